@@ -1,0 +1,40 @@
+# The two commands of the README need nothing but Python 3.11+ and make: each builds .venv when it is missing or stale.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check
+
+.PHONY: demo test test-slow check format clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.core: pyproject.toml | $(BIN)/python
+	$(PIP) install -q -e . 2>&1 | { grep -v 'is ignored' || true; }
+	@$(BIN)/python -c 'import torch, pmlm'
+	@touch $@
+
+.venv/.dev: pyproject.toml | $(BIN)/python
+	$(PIP) install -q -e '.[dev]' 2>&1 | { grep -v 'is ignored' || true; }
+	@$(BIN)/python -c 'import torch, pmlm, pytest'
+	@touch $@ .venv/.core
+
+demo: .venv/.core
+	$(BIN)/python examples/demo.py
+
+test: .venv/.dev
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: .venv/.dev
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+check: .venv/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,131 @@
+"""Trains the interim default model: a stand-in of under 2 MB, on little stories that this script itself makes up.
+
+    python scripts/train_interim.py [--minutes 8]
+
+Writes src/pmlm/models/default. The stories come from a small grammar below, so nothing but this file is needed; the
+real default model, trained on real stories, takes its place later.
+"""
+
+import argparse
+import random
+import time
+from pathlib import Path
+
+import torch
+
+from pmlm.corpus.framing import frame, row_batch
+from pmlm.lm import LM, default_model_folder
+from pmlm.model import ModelConfig, build_model
+from pmlm.objectives import APLM, U_PMLM, Member, Mixture, mixture_loss
+from pmlm.runtime import RowRandom, generator
+from pmlm.tokenizer import Tokenizer, train_tokenizer
+
+NAMES = "Tom Jerry Anna Ben Clara Max Lily Sam Mia Leo Rosa Tim Nora Jack Ella Finn Zoe Hugo Ada Paul".split()
+ANIMALS = "cat mouse dog fox bear rabbit bird duck pig horse cow goat frog owl hen lion wolf squirrel".split()
+TRAITS = "little big kind brave lazy happy clever quiet old young hungry funny shy proud gentle quick brown".split()
+PLACES = "the park;the garden;the forest;the river;the farm;the kitchen;the school;the hill;the lake;the village;the barn;the beach".split(";")
+THINGS = "ball kite hat boat cake book box lamp drum key shell stone flower apple bell blanket".split()
+FOODS = "cheese;bread;soup;an apple;a cake;honey;some berries;a big fish;a warm pie;carrots".split(";")
+WEATHER = "The sun was shining .;It was raining .;The wind was cold .;Snow was falling .;The sky was blue .".replace(" .", ".").split(";")
+FEELINGS = "happy sad tired excited scared proud surprised glad hungry curious".split()
+MOVES = "ran walked jumped hurried went climbed sailed crept".split()
+VERBS = "found lost dropped painted carried hid fixed saw".split()
+
+
+def make_story(rng: random.Random) -> str:
+    pick = rng.choice
+    one, two = rng.sample(NAMES, 2)
+    animal, other = pick(ANIMALS), pick(ANIMALS)
+    thing, place, food, trait = pick(THINGS), pick(PLACES), pick(FOODS), pick(TRAITS)
+    beginnings = [
+        f"{one} is a {animal} and {two} is a {other}.",
+        f"Once upon a time there was a {trait} {animal} named {one}.",
+        f"One day {one} {pick(MOVES)} to {place}.",
+        f"{one} and {two} lived near {place}.",
+        f"There was a {trait} {animal} who loved {food}. Its name was {one}.",
+    ]
+    middles = [
+        f"{one} {pick(VERBS)} a {pick(TRAITS)} {thing} near {place}.",
+        f"{two} wanted to play with the {thing}, but {one} was {pick(FEELINGS)}.",
+        f'"Can I have the {thing}?" asked {two}. "Yes, you can," said {one}.',
+        f'"Look at my {thing}!" said {one}.',
+        f"They {pick(MOVES)} to {place} and ate {food}.",
+        f"{two} was very {pick(FEELINGS)}, so {one} gave {two} {food}.",
+        f"The {trait} {animal} {pick(MOVES)} over the {pick(TRAITS)} {pick(ANIMALS)}.",
+        pick(WEATHER),
+        f"{one} looked for the {thing} in {pick(PLACES)}, but it was not there.",
+        f"Then a {pick(TRAITS)} {pick(ANIMALS)} came and helped them.",
+        f"{two} could not find {food}, and {one} felt {pick(FEELINGS)}.",
+    ]
+    endings = [
+        f"{one} and {two} become good friends in the end.",
+        f"In the end they were all {pick(FEELINGS)}.",
+        f"They played with the {thing} until it was dark.",
+        f"{one} went home and slept well.",
+        f'"Thank you, {one}," said {two}.',
+    ]
+    return " ".join([pick(beginnings), *rng.sample(middles, rng.randint(1, 5)), pick(endings)])
+
+
+def story_batch(stories: list[list[int]], tokenizer: Tokenizer, rng: random.Random, rows: int, length: int):
+    picked = [frame(rng.choice(stories)[: length - 2], tokenizer) for _ in range(rows)]
+    return row_batch(picked, tokenizer, length)
+
+
+def train(minutes: float, seed: int) -> LM:
+    rng = random.Random(seed)
+    texts = [make_story(rng) for _ in range(20_000)]
+    tokenizer = train_tokenizer(texts, vocab_size=768)
+    stories = tokenizer.encode_many(texts)
+    mixture = Mixture(members=(Member(objective=APLM, start=0.8, end=0.4), Member(objective=U_PMLM, start=0.2, end=0.6)))
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size, num_layers=4, width=128, num_heads=4, ff_width=384, max_length=128,
+        positions="relative", relative_clip=31, norm="pre", dropout=0.0, norm_eps=1e-5,
+        mask_id=tokenizer.mask_id, forbidden_ids=tokenizer.forbidden_ids,
+        visibilities=("order-causal", "bidirectional"),
+    )  # fmt: skip
+    model = build_model(config, generator(seed, "init"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=(0.9, 0.98), weight_decay=0.01)
+    begin, step, tokens, progress = time.monotonic(), 0, 0, 0.0
+    while progress < 1:
+        batch = story_batch(stories, tokenizer, rng, rows=32, length=96)
+        loss = mixture_loss(model, batch, mixture, progress, RowRandom.whole(seed, step, 32), config)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * min(1.0, step / 100) * min(1.0, 5 * (1 - progress))
+        optimizer.step()
+        step, tokens = step + 1, tokens + int(batch.maskable_BL.sum())
+        progress = (time.monotonic() - begin) / (60 * minutes)
+        if step % 100 == 0:
+            print(f"step {step}  {tokens:,} tokens  loss {loss.item():.3f}  {progress:.0%}", flush=True)
+    about = {
+        "name": "pmlm-interim",
+        "interim": True,
+        "trained_on": "little stories made up by scripts/train_interim.py",
+        "objective": "APLM and u-PMLM, both visibilities",
+        "tokens_seen": tokens,
+    }
+    return LM(model.eval(), tokenizer, about, None)
+
+
+CARD = """# pmlm-interim
+
+A stand-in of under 2 MB so that every command works out of the box. Trained in minutes by `scripts/train_interim.py`
+on little stories that the script makes up from a grammar; it knows those and nothing else. Licence: Apache-2.0.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=default_model_folder())
+    options = parser.parse_args()
+    train(options.minutes, options.seed).save(options.out, card=CARD, storage="float16")
+    print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()

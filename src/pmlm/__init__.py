@@ -1,0 +1,52 @@
+"""Any-order language modelling: write text in any order around the words you place, with exact likelihoods.
+
+Importing this imports no torch; what is asked for is imported then.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pmlm.errors import PmlmError
+    from pmlm.lm import LM, Ranked, Score, load
+    from pmlm.model import LanguageModel, ModelConfig
+    from pmlm.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "LM": "pmlm.lm",
+    "LanguageModel": "pmlm.model",
+    "ModelConfig": "pmlm.model",
+    "PmlmError": "pmlm.errors",
+    "Ranked": "pmlm.lm",
+    "Score": "pmlm.lm",
+    "Tokenizer": "pmlm.tokenizer",
+    "load": "pmlm.lm",
+    "load_tokenizer": "pmlm.tokenizer",
+    "train_tokenizer": "pmlm.tokenizer",
+}
+
+__all__ = [
+    "LM",
+    "LanguageModel",
+    "ModelConfig",
+    "PmlmError",
+    "Ranked",
+    "Score",
+    "Tokenizer",
+    "__version__",
+    "load",
+    "load_tokenizer",
+    "train_tokenizer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'pmlm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

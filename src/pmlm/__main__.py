@@ -1,0 +1,5 @@
+"""`python -m pmlm` is `pmlm`."""
+
+from pmlm.cli import main
+
+main()

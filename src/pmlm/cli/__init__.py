@@ -1,0 +1,69 @@
+"""The command line: parsing, printing, exit codes. Nothing else lives here, and importing it imports no torch.
+
+Data goes to stdout, talk to stderr. Exit 0 well, 1 the run failed, 2 the input must be corrected, 130 interrupted.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from pmlm import __version__
+from pmlm.cli import evaluate, info, score, tokenizer
+from pmlm.errors import PmlmError
+
+_UsageError = typer.BadParameter.__mro__[1]  # click's, which typer carries inside or beside itself
+
+app = typer.Typer(
+    name="pmlm",
+    help="Any-order language modelling: write text in any order, with exact likelihoods.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("score")(score.score)
+app.command("evaluate")(evaluate.evaluate)
+app.command("info")(info.info)
+app.add_typer(tokenizer.app, name="tokenizer")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"pmlm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    del version
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; every error a user can cause is one line on stderr."""
+    try:
+        result = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+    except _UsageError as error:
+        return _say(f"pmlm: {error.format_message()} Try --help.", 2)
+    except (typer.Abort, KeyboardInterrupt):
+        return _say("interrupted", 130)
+    except PmlmError as error:
+        return _say(f"{type(error).__name__}: {' '.join(str(error).split())}", error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: no complaint at exit
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    sys.exit(run())
+
+
+def _say(line: str, code: int) -> int:
+    print(line, file=sys.stderr)
+    return code

@@ -1,0 +1,59 @@
+"""Options and habits that the commands share."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import typer
+
+ModelOption = Annotated[
+    Path | None,
+    typer.Option("--model", "-m", help="Checkpoint folder. Without it: the model inside the package.", metavar="DIR"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn.")]
+VisibilityOption = Annotated[
+    str | None,
+    typer.Option(
+        "--visibility", help="bidirectional, order-causal, … as the model was trained for. Without it: its default."
+    ),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 …")]
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, ensure_ascii=False, indent=2))
+
+
+def read_argument(text: str) -> str:
+    """A text given on the command line; `-` reads it from stdin, without the last line end."""
+    if text != "-":
+        return text
+    return sys.stdin.read().removesuffix("\n")
+
+
+class Advance(Protocol):
+    def __call__(self, steps: int = 1, /) -> None: ...
+
+
+def _no_advance(_steps: int = 1, /) -> None:
+    pass
+
+
+@contextmanager
+def progress_bar(title: str, total: int, *, quiet: bool) -> Iterator[Advance]:
+    """A bar on stderr where that is a terminal, and nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield _no_advance
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda steps=1, /: bar.advance(task, steps)

@@ -1,0 +1,118 @@
+"""`pmlm evaluate`: perplexity and bits per byte of a corpus file, exact on a part and as a bound on the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pmlm.cli.common import (
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    QuietOption,
+    SeedOption,
+    VisibilityOption,
+    print_json,
+    progress_bar,
+)
+from pmlm.errors import ConfigError, OrderError
+
+
+def evaluate(
+    file: Annotated[Path, typer.Argument(help="A UTF-8 text file, plain or .xz.", show_default=False)],
+    model: ModelOption = None,
+    order: Annotated[str, typer.Option("--order", help="Named orders, separated by commas.")] = "l2r,random",
+    context: Annotated[
+        int | None, typer.Option("--context", help="Slots of a window, markers included. Without it: the model's.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", help="Exact figures on this many windows, drawn at random by --seed.")
+    ] = None,
+    split: Annotated[
+        str, typer.Option("--split", help="What a document is: auto, lines, blocks, documents or whole.")
+    ] = "auto",
+    bound: Annotated[bool, typer.Option(help="Also the order-averaged bound, on the whole file.")] = True,
+    importance: Annotated[
+        int, typer.Option("--importance", help="Also the importance-weighted bound over this many orders (2 or more).")
+    ] = 0,
+    visibility: VisibilityOption = None,
+    seed: SeedOption = 0,
+    max_slots: Annotated[
+        int | None, typer.Option("--max-slots", help="Slots of one forward pass: less saves memory.")
+    ] = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Perplexity of FILE along each order: exact on the stated part, a bound over all orders on the whole."""
+    from pmlm.corpus.documents import read_documents
+    from pmlm.corpus.framing import windows
+    from pmlm.evaluation import Scorer, draw_part
+    from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility
+    from pmlm.lm import load
+    from pmlm.orders import parse_order
+
+    if split not in ("auto", "lines", "blocks", "documents", "whole"):
+        raise ConfigError(f"--split must be one of auto, lines, blocks, documents, whole; got {split!r}")
+    orders = [parse_order(name) for name in order.split(",")]
+    if any(o.kind == "list" for o in orders):
+        raise OrderError("a corpus is evaluated along named orders, not along a list of positions")
+    lm = load(model, device=device)
+    kind = check_visibility(visibility, lm.model.config)
+    for wanted in orders:
+        check_order(wanted, kind)
+    context = context or lm.model.config.max_length
+    if not 3 <= context <= lm.model.config.max_length:
+        raise ConfigError(
+            f"--context must be from 3 to {lm.model.config.max_length}, what the model reads; got {context}"
+        )
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit must be at least 1, got {limit}")
+
+    documents = read_documents(file, split)  # type: ignore[arg-type]
+    rows = [row for i, text in enumerate(documents) for row in windows(text, lm.tokenizer, context, i)]
+    part = draw_part(rows, limit, seed)
+    scorer = Scorer(lm.model, lm.tokenizer, kind, seed, max_slots or MAX_SLOTS)
+    unknown = sum(i == lm.tokenizer.unk_id for row in rows for i in row.ids)
+    report: dict[str, Any] = {
+        "file": file.name,
+        "visibility": kind,
+        "context": context,
+        "seed": seed,
+        "documents": len(documents),
+        "windows": len(rows),
+        "unknown_share": unknown / sum(row.num_tokens for row in rows),
+        "exact": {},
+    }
+    for wanted in orders:
+        with progress_bar(f"exact, {wanted}", len(part), quiet=quiet) as advance:
+            report["exact"][str(wanted)] = scorer.exact(part, wanted, advance).to_dict()
+    if importance > 1:
+        with progress_bar(f"importance-weighted, {importance} orders", len(part), quiet=quiet) as advance:
+            figure = scorer.importance_weighted(part, importance, advance)
+            report["importance_weighted"] = {"orders": importance, **figure.to_dict()}
+    if bound:
+        with progress_bar("bound", len(rows), quiet=quiet) as advance:
+            report["bound"] = scorer.bound(rows, advance).to_dict()
+    print_json(report) if json else _print_report(report)
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    print(
+        f"{report['file']}: {report['documents']} documents, {report['windows']} windows of at most "
+        f"{report['context']} slots; {report['visibility']}, seed {report['seed']}"
+    )
+    lines = [(f"exact, {name}", figure) for name, figure in report["exact"].items()]
+    if "importance_weighted" in report:
+        lines.append((f"bound, {report['importance_weighted']['orders']} orders", report["importance_weighted"]))
+    if "bound" in report:
+        lines.append(("bound, order-averaged", report["bound"]))
+    print(f"{'':24}{'PPL':>10}{'± s.e.':>10}{'nats/token':>12}{'bits/byte':>11}{'windows':>9}{'tokens':>10}")
+    for name, f in lines:
+        error = "–" if f["perplexity_stderr"] is None else f"{f['perplexity_stderr']:.3f}"
+        print(
+            f"{name:24}{f['perplexity']:10.3f}{error:>10}{f['nats_per_token']:12.4f}{f['bits_per_byte']:11.4f}"
+            f"{f['rows']:9}{f['tokens']:10}"
+        )

@@ -1,0 +1,46 @@
+"""`pmlm info`: what a checkpoint is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pmlm.cli.common import JsonOption, ModelOption, print_json
+
+
+def info(model: ModelOption = None, json: JsonOption = False) -> None:
+    """Describe a model: its shape, what it was trained for and on, its files."""
+    from pmlm.lm import load
+
+    lm = load(model, device="cpu")
+    assert lm.folder is not None
+    config = lm.model.config
+    document: dict[str, Any] = {
+        "name": lm.about.get("name", lm.folder.name),
+        "interim": bool(lm.about.get("interim", False)),
+        "parameters": lm.model.num_parameters(),
+        "layers": config.num_layers,
+        "width": config.width,
+        "heads": config.num_heads,
+        "positions": config.positions,
+        "norm": config.norm,
+        "max_length": config.max_length,
+        "visibilities": list(config.visibilities),
+        "vocabulary": {"size": lm.tokenizer.vocab_size, "kind": lm.tokenizer.kind},
+        "bytes_on_disk": sum(path.stat().st_size for path in lm.folder.iterdir() if path.is_file()),
+        "about": lm.about,
+    }
+    if json:
+        print_json(document)
+        return
+    if document["interim"]:
+        print(f"{document['name']} (interim: a stand-in until the default model is trained)")
+    else:
+        print(document["name"])
+    shape = f"{config.num_layers} layers of {config.width}, {config.num_heads} heads"
+    print(f"  {document['parameters']:,} parameters: {shape}")
+    print(f"  positions {config.positions}, norm {config.norm}, reads {config.max_length} slots")
+    print(f"  vocabulary {lm.tokenizer.vocab_size:,} ({lm.tokenizer.kind})")
+    print(f"  visibilities {', '.join(config.visibilities)} (the first is the default)")
+    for key, value in lm.about.items():
+        if key not in ("name", "interim"):
+            print(f"  {key.replace('_', ' ')}: {value}")

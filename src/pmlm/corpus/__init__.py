@@ -1,0 +1,1 @@
+"""Text files as documents, and documents as framed rows of ids."""

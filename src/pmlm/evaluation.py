@@ -1,0 +1,153 @@
+"""Figures over a corpus: exact perplexity along orders on a stated part, the order-averaged bound on the whole.
+
+Perplexity is exp(sum of nll / sum of tokens). The standard error treats documents as the independent units and the
+perplexity as a ratio of sums. Bits per byte make models with different vocabularies comparable.
+
+Shapes: B rows of a chunk, L slots.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pmlm.corpus.framing import Row, row_batch
+from pmlm.likelihood import (
+    MAX_SLOTS,
+    Conditionals,
+    arranged_ranks,
+    bound_nll,
+    check_order,
+    importance_weighted_nll,
+    order_logp,
+    policy_logp,
+)
+from pmlm.model import Visibility
+from pmlm.orders import Order
+from pmlm.runtime import RowRandom, generator, stream_seed
+from pmlm.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured number with what it stands for."""
+
+    nll: float
+    """Summed nats."""
+    tokens: int
+    num_bytes: int
+    rows: int
+    documents: int
+    stderr: float | None
+    """Of the nats per token; None where fewer than two documents were seen."""
+
+    def to_dict(self) -> dict[str, float | int | None]:
+        nats = self.nll / self.tokens
+        return {
+            "nats_per_token": nats,
+            "nats_per_token_stderr": self.stderr,
+            "perplexity": math.exp(nats),
+            "perplexity_stderr": None if self.stderr is None else math.exp(nats) * self.stderr,
+            "bits_per_byte": self.nll / (math.log(2) * self.num_bytes) if self.num_bytes else None,
+            "nll": self.nll,
+            "tokens": self.tokens,
+            "bytes": self.num_bytes,
+            "rows": self.rows,
+            "documents": self.documents,
+        }
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A model with all that is fixed while one corpus is measured."""
+
+    model: Conditionals
+    tokenizer: Tokenizer
+    visibility: Visibility
+    seed: int = 0
+    max_slots: int = MAX_SLOTS
+
+    def exact(self, rows: Sequence[Row], order: Order, progress: Callable[[int], None]) -> Figure:
+        """Along one order per row; a random order is drawn per row from (seed, row number)."""
+        check_order(order, self.visibility)
+        return _figure(rows, self._by_chunk(rows, lambda part, at: self._order_nll(part, at, order), progress))
+
+    def bound(self, rows: Sequence[Row], progress: Callable[[int], None]) -> Figure:
+        """The order-averaged NLL, estimated without bias with counts stratified over all rows."""
+        length = max(len(row.ids) for row in rows)
+
+        def nll(part: Sequence[Row], at: Tensor) -> Tensor:
+            random = RowRandom(stream_seed(self.seed, "bound"), 0, at, len(rows))
+            batch = row_batch(part, self.tokenizer, length)
+            return bound_nll(self.model, batch, self.visibility, random, max_slots=self.max_slots)
+
+        return _figure(rows, self._by_chunk(rows, nll, progress))
+
+    def importance_weighted(self, rows: Sequence[Row], num_orders: int, progress: Callable[[int], None]) -> Figure:
+        """-log of the mean probability over `num_orders` random orders per row."""
+
+        def nll(part: Sequence[Row], at: Tensor) -> Tensor:
+            orders = [self._order_nll(part, at, Order("random"), f"order-{s}") for s in range(num_orders)]
+            return importance_weighted_nll(-torch.stack(orders))
+
+        return _figure(rows, self._by_chunk(rows, nll, progress))
+
+    def _order_nll(self, part: Sequence[Row], at: Tensor, order: Order, stream: str = "order-0") -> Tensor:
+        batch = row_batch(part, self.tokenizer)
+        if order.is_policy:
+            logp, _ = policy_logp(self.model, batch, order.kind, self.visibility, max_slots=self.max_slots)
+        else:
+            rngs = [generator(self.seed, stream, row) for row in at.tolist()]
+            rank = arranged_ranks(batch, order, rngs)
+            logp = order_logp(self.model, batch, rank, self.visibility, max_slots=self.max_slots)
+        return -logp.sum(1)
+
+    def _by_chunk(
+        self, rows: Sequence[Row], nll: Callable[[Sequence[Row], Tensor], Tensor], progress: Callable[[int], None]
+    ) -> list[float]:
+        """Similar lengths together, so that little is padded; the result does not depend on it."""
+        by_length = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+        result = [0.0] * len(rows)
+        chunk = 16
+        for start in range(0, len(rows), chunk):
+            index = by_length[start : start + chunk]
+            for i, value in zip(index, nll([rows[i] for i in index], torch.tensor(index)).tolist(), strict=True):
+                result[i] = value
+            progress(len(index))
+        return result
+
+
+def _figure(rows: Sequence[Row], nll: Sequence[float]) -> Figure:
+    by_document: dict[int, tuple[float, int]] = {}
+    for row, value in zip(rows, nll, strict=True):
+        total, tokens = by_document.get(row.document, (0.0, 0))
+        by_document[row.document] = (total + value, tokens + row.num_tokens)
+    tokens = sum(row.num_tokens for row in rows)
+    return Figure(
+        nll=math.fsum(nll),
+        tokens=tokens,
+        num_bytes=sum(row.num_bytes for row in rows),
+        rows=len(rows),
+        documents=len(by_document),
+        stderr=ratio_stderr(list(by_document.values())),
+    )
+
+
+def ratio_stderr(pairs: Sequence[tuple[float, int]]) -> float | None:
+    """The standard error of sum(a) / sum(n) over independent units (a, n)."""
+    if len(pairs) < 2:
+        return None
+    size = sum(n for _, n in pairs)
+    ratio = math.fsum(a for a, _ in pairs) / size
+    spread = math.fsum((a - ratio * n) ** 2 for a, n in pairs)
+    return math.sqrt(spread * len(pairs) / (len(pairs) - 1)) / size
+
+
+def draw_part(rows: Sequence[Row], limit: int | None, seed: int) -> list[Row]:
+    """All rows, or a random part of them in their own order."""
+    if limit is None or limit >= len(rows):
+        return list(rows)
+    pick = torch.randperm(len(rows), generator=generator(seed, "part"))[:limit]
+    return [rows[i] for i in sorted(pick.tolist())]

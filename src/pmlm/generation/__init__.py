@@ -1,0 +1,1 @@
+"""Text with blanks, and what fills them."""

@@ -1,0 +1,19 @@
+"""The network: configuration, positions, attention, backbone, heads, checkpoints."""
+
+from pmlm.model.backbone import Backbone, Inputs, Slots, initialise
+from pmlm.model.config import VISIBILITIES, ModelConfig, Visibility
+from pmlm.model.heads import Classifier, LanguageModel, SpanReader, build_model
+
+__all__ = [
+    "VISIBILITIES",
+    "Backbone",
+    "Classifier",
+    "Inputs",
+    "LanguageModel",
+    "ModelConfig",
+    "Slots",
+    "SpanReader",
+    "Visibility",
+    "build_model",
+    "initialise",
+]

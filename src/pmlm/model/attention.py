@@ -1,0 +1,59 @@
+"""Multi-head self-attention whose visibility is an argument.
+
+Nothing here knows why somebody may not be seen: `visible_BQK` says so. Everybody sees somebody (at least itself).
+
+Shapes: B batch, L slots, D width, H heads, E head width, Q/K query and key slots.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pmlm.model.config import ModelConfig
+from pmlm.model.positions import Geometry, RelativeTables, Rotary
+
+
+class Scene(NamedTuple):
+    """What all layers of one forward pass share."""
+
+    geometry: Geometry
+    visible_BQK: Tensor | None
+    """None: everybody sees everybody."""
+    rotation: tuple[Tensor, Tensor] | None
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.scale = 1 / math.sqrt(config.head_width) if config.scale_attention else 1.0
+        self.dropout = config.dropout
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.tables: RelativeTables | None = None
+        if config.positions in ("relative", "relative-sinusoidal"):
+            learned = config.positions == "relative"
+            self.tables = RelativeTables(config.relative_clip, config.head_width, learned=learned)
+
+    def forward(self, x_BLD: Tensor, scene: Scene) -> Tensor:
+        """The mixed values, [B, L, D]; the output projection is the caller's, who may want it at few slots only."""
+        q, k, v = self.qkv(x_BLD).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        if scene.rotation is not None:
+            q, k = Rotary.rotate(q, *scene.rotation), Rotary.rotate(k, *scene.rotation)
+        return self.attend(q, k, v, scene).transpose(1, 2).flatten(2)
+
+    def attend(self, q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, scene: Scene) -> Tensor:
+        visible = None if scene.visible_BQK is None else scene.visible_BQK[:, None]
+        dropout = self.dropout if self.training else 0.0
+        if self.tables is None:
+            return F.scaled_dot_product_attention(
+                q_BHQE, k_BHKE, v_BHKE, attn_mask=visible, dropout_p=dropout, scale=self.scale
+            )
+        q_BHQE = q_BHQE * self.scale
+        scores = q_BHQE @ k_BHKE.transpose(-1, -2) + self.tables.scores(q_BHQE, scene.geometry)
+        if visible is not None:
+            scores = scores.masked_fill(~visible, -torch.inf)
+        p_BHQK = F.dropout(scores.softmax(-1), dropout, training=self.training)
+        return p_BHQK @ v_BHKE + self.tables.mix(p_BHQK, scene.geometry)

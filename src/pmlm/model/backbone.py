@@ -1,0 +1,136 @@
+"""The one Transformer under every model here; who sees whom is an argument.
+
+Given ids, positions and visibility it returns hidden states. It does not know what a tokenizer, a masking prior or
+an order is. Where only some slots are wanted, the last layer's output projection and feed-forward run there alone.
+
+Shapes: B batch, L slots, D width, M wanted slots.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pmlm.model.attention import Attention, Scene
+from pmlm.model.config import ModelConfig
+from pmlm.model.positions import Geometry, Rotary
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the network reads."""
+
+    ids_BL: Tensor
+    positions_BL: Tensor
+    """[B or 1, L] the place of each slot on the canvas."""
+    visible_BQK: Tensor | None = None
+    """[B or 1, L, L] True where query slot q may look at key slot k; None: everybody sees everybody."""
+    streams: int = 1
+    """Within what is visible, slots are this many copies of one contiguous run of positions; 0: no such promise."""
+    token_types_BL: Tensor | None = None
+
+    def rows(self, index: slice) -> "Inputs":
+        """Some rows of the batch."""
+
+        def pick(x: Tensor | None) -> Tensor | None:
+            return x if x is None or x.shape[0] == 1 else x[index]
+
+        positions = self.positions_BL if self.positions_BL.shape[0] == 1 else self.positions_BL[index]
+        return Inputs(self.ids_BL[index], positions, pick(self.visible_BQK), self.streams, pick(self.token_types_BL))
+
+
+@dataclass(frozen=True)
+class Slots:
+    """M slots of a batch, by row and slot number."""
+
+    rows_M: Tensor
+    slots_M: Tensor
+
+    @staticmethod
+    def where(flag_BL: Tensor) -> "Slots":
+        rows_M, slots_M = flag_BL.nonzero(as_tuple=True)
+        return Slots(rows_M, slots_M)
+
+    def __len__(self) -> int:
+        return len(self.rows_M)
+
+
+class Layer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pre_norm = config.norm == "pre"
+        self.attention = Attention(config)
+        self.project = nn.Linear(config.width, config.width)
+        self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.up = nn.Linear(config.width, config.ff_width)
+        self.down = nn.Linear(config.ff_width, config.width)
+        self.ff_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, scene: Scene, wanted: Slots | None = None) -> Tensor:
+        """[B, L, D], or [M, D] where slots are wanted."""
+        mixed = self.attention(self.attention_norm(x) if self.pre_norm else x, scene)
+        if wanted is not None:
+            x, mixed = x[wanted.rows_M, wanted.slots_M], mixed[wanted.rows_M, wanted.slots_M]
+        x = x + self.dropout(self.project(mixed))
+        if self.pre_norm:
+            return x + self.dropout(self._feed_forward(self.ff_norm(x)))
+        x = self.attention_norm(x)
+        return self.ff_norm(x + self.dropout(self._feed_forward(x)))
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class Backbone(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocab_size, config.width)
+        self.places = nn.Embedding(config.max_length, config.width) if config.positions == "absolute" else None
+        self.types = nn.Embedding(config.num_token_types, config.width) if config.num_token_types else None
+        self.rotary = Rotary(config.head_width) if config.positions == "rotary" else None
+        self.input_norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm == "post" else None
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.output_norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm == "pre" else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, inputs: Inputs, wanted: Slots | None = None) -> Tensor:
+        """Hidden states: [B, L, D], or [M, D] at the wanted slots."""
+        x = self.embed(inputs)
+        geometry = Geometry(inputs.positions_BL, inputs.positions_BL, inputs.streams)
+        rotation = None if self.rotary is None else self.rotary.angles(inputs.positions_BL)
+        scene = Scene(geometry, inputs.visible_BQK, rotation)
+        for layer in self.layers[:-1]:
+            x = layer(x, scene)
+        x = self.layers[-1](x, scene, wanted)
+        return x if self.output_norm is None else self.output_norm(x)
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        x = self.tokens(inputs.ids_BL)
+        if self.places is not None:
+            x = x + self.places(inputs.positions_BL)
+        if self.types is not None:
+            types = inputs.token_types_BL
+            x = x + (self.types.weight[0] if types is None else self.types(types))
+        if self.input_norm is not None:
+            x = self.input_norm(x)
+        return self.dropout(x)
+
+    @torch.no_grad()
+    def initialise(self, rng: torch.Generator) -> None:
+        initialise(self, self.config.init_std, rng)
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, std: float, rng: torch.Generator) -> None:
+    """Normal weights of the given deviation, zero biases, unit norms, in the order of the parameters' names."""
+    norms = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.LayerNorm)}
+    for name, parameter in sorted(module.named_parameters()):
+        if name in norms:
+            parameter.fill_(1.0)
+        elif name.endswith("bias"):
+            parameter.zero_()
+        else:
+            parameter.copy_(torch.empty(parameter.shape).normal_(0.0, std, generator=rng))

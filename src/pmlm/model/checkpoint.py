@@ -1,0 +1,158 @@
+"""A model on disk: a folder with config.json, model.safetensors and, beside them, the tokenizer and a model card.
+
+Saved atomically: a reader sees the old folder or the new one, never a mixture. Nothing here unpickles. Weights may
+be stored in 16 bits; they are computed with in 32. The checksum of the weights stands in config.json, so that a
+damaged file is refused and not read.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as parse_safetensors
+from safetensors.torch import save as dump_safetensors
+
+from pmlm.config import from_dict, to_dict
+from pmlm.errors import CheckpointError, ConfigError, RunError
+from pmlm.model.config import ModelConfig
+from pmlm.model.heads import LanguageModel
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+FORMAT = 1
+Storage = Literal["float32", "float16", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    model: LanguageModel
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Free facts for people and reports: name, data, tokens seen, whether interim."""
+
+
+def save_checkpoint(
+    folder: Path,
+    checkpoint: Checkpoint,
+    *,
+    card: str,
+    add_files: Callable[[Path], None] | None = None,
+    storage: Storage = "float32",
+) -> None:
+    """Write the folder, replacing what was there in one step; `add_files` puts the tokenizer beside the weights."""
+    dtype: torch.dtype = getattr(torch, storage)
+    tensors = {name: t.detach().cpu().to(dtype).contiguous() for name, t in checkpoint.model.state_dict().items()}
+    weights = dump_safetensors(tensors, metadata={"format": "pt"})
+    document = {
+        "format": FORMAT,
+        "model": to_dict(checkpoint.model.config),
+        "storage": storage,
+        "weights_sha256": hashlib.sha256(weights).hexdigest(),
+        "about": dict(checkpoint.about),
+    }
+
+    def fill(part: Path) -> None:
+        (part / WEIGHTS).write_bytes(weights)
+        (part / CONFIG).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        (part / CARD).write_text(card, encoding="utf-8")
+        if add_files is not None:
+            add_files(part)
+
+    replace_folder(folder, fill)
+
+
+def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a new folder beside `folder`, then put it in its place; on failure the old one is untouched."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part, old = (folder.with_name(f".{folder.name}.{kind}-{os.getpid()}") for kind in ("part", "old"))
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        fill(part)
+        for path in sorted(part.rglob("*")):
+            if path.is_file():
+                _sync(path)
+        if folder.exists():
+            folder.rename(old)
+        part.rename(folder)
+    except OSError as error:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        raise RunError(f"cannot write {folder}: {error.strerror or error}. What was there before is intact.") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def load_checkpoint(folder: Path, *, expected_vocab: int | None = None) -> Checkpoint:
+    """Read a folder written by `save_checkpoint`; everything that does not fit is one clear CheckpointError."""
+    document = read_config(folder)
+    try:
+        config = from_dict(ModelConfig, document["model"], where="model")
+    except ConfigError as error:
+        raise CheckpointError(f"{folder / CONFIG}: {error}") from None
+    if expected_vocab is not None and expected_vocab != config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {expected_vocab} tokens but the model was built for {config.vocab_size}"
+        )
+    tensors = _read_weights(folder / WEIGHTS, document.get("weights_sha256"))
+    model = LanguageModel(config)
+    _check_tensors(folder, model, tensors)
+    model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    return Checkpoint(model.eval(), document.get("about", {}))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a checkpoint folder, checked for being one."""
+    path = folder / CONFIG
+    if not folder.is_dir():
+        raise CheckpointError(f"no folder {folder}")
+    if not path.is_file():
+        raise CheckpointError(f"{folder} is no checkpoint: it has no {CONFIG}")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from None
+    if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
+        raise CheckpointError(f"{path} is no pmlm configuration: it has no section 'model'")
+    if document.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {document.get('format')!r}; this version reads format {FORMAT}")
+    return document
+
+
+def _read_weights(path: Path, sha256: str | None) -> dict[str, torch.Tensor]:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
+    if sha256 is not None and hashlib.sha256(raw).hexdigest() != sha256:
+        raise CheckpointError(f"{path} is damaged: its checksum is not the one in {CONFIG}")
+    try:
+        return parse_safetensors(raw)
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+
+
+def _check_tensors(folder: Path, model: LanguageModel, tensors: Mapping[str, torch.Tensor]) -> None:
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    problems = [f"{name} is missing" for name in sorted(wanted.keys() - found.keys())]
+    problems += [f"{name} is unknown" for name in sorted(found.keys() - wanted.keys())]
+    problems += [
+        f"{name} has shape {found[name]}, the configuration says {wanted[name]}"
+        for name in sorted(wanted.keys() & found.keys())
+        if wanted[name] != found[name]
+    ]
+    if problems:
+        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+        raise CheckpointError(f"{folder}: weights and configuration do not fit: {'; '.join(problems[:3])}{more}")
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())

@@ -1,0 +1,67 @@
+"""The shape of a network. The paper's is BERT-base: 12 layers of 768, post-norm, absolute or relative positions."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pmlm.errors import ConfigError
+
+Positions = Literal["absolute", "relative", "relative-sinusoidal", "rotary"]
+"""absolute: learned, added to the tokens (A). relative: learned tables on keys and values, after Shaw et al. (R).
+relative-sinusoidal: the same with the fixed sinusoids of the authors' release. rotary: rotated queries and keys."""
+
+Visibility = Literal["bidirectional", "causal", "order-causal", "known-only"]
+"""Who may look at whom: see pmlm.visibility."""
+
+VISIBILITIES: tuple[Visibility, ...] = get_args(Visibility)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    vocab_size: int
+    num_layers: int = 12
+    width: int = 768
+    num_heads: int = 12
+    ff_width: int = 3072
+    max_length: int = 128
+    """The most slots that one text may have, markers included."""
+    positions: Positions = "absolute"
+    relative_clip: int = 127
+    """Relative offsets beyond this are treated alike."""
+    norm: Literal["post", "pre"] = "post"
+    """Layer norm after each sub-layer (BERT) or before it."""
+    norm_eps: float = 1e-12
+    dropout: float = 0.1
+    num_token_types: int = 0
+    """Token-type (segment) embeddings; 2 in BERT, 0 for none."""
+    scale_attention: bool = True
+    """False reproduces the authors' released A checkpoint, which runs without the 1/sqrt(head width)."""
+    init_std: float = 0.02
+    mask_id: int = 0
+    """The id that stands in for a hidden token."""
+    forbidden_ids: tuple[int, ...] = ()
+    """Ids that the model gives probability zero, in training as in use: the special tokens."""
+    visibilities: tuple[Visibility, ...] = ("bidirectional",)
+    """What the weights were trained for; the first is the default."""
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be at least 1, got {getattr(self, name)}"
+            for name in ("vocab_size", "num_layers", "width", "num_heads", "ff_width", "max_length", "relative_clip")
+            if getattr(self, name) < 1
+        ]
+        if not problems and self.width % self.num_heads:
+            problems.append(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
+        if not problems and self.positions in ("rotary", "relative-sinusoidal") and self.head_width % 2:
+            problems.append(f"{self.positions} positions need an even head width, got {self.head_width}")
+        if not 0 <= self.dropout < 1:
+            problems.append(f"dropout must be in [0, 1), got {self.dropout}")
+        if any(not 0 <= i < self.vocab_size for i in (self.mask_id, *self.forbidden_ids)):
+            problems.append(f"mask_id and forbidden_ids must be ids below vocab_size {self.vocab_size}")
+        if not self.visibilities:
+            problems.append("visibilities must name at least one")
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.num_heads

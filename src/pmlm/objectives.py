@@ -1,0 +1,243 @@
+"""The paper's objectives, and the mixture of them, over one network.
+
+An objective is only a *preparation*: which tokens are hidden, who sees whom, what is predicted where and with which
+weight. It draws nothing from the model, so the counts that a sum is divided by are known before the first forward
+pass, and neither micro-batches nor ranks can change the result. One function then turns any preparation into a loss.
+
+- mlm    Eq. 2 with a fixed ratio (BERT), pmlm  Eq. 6 with any prior (u-PMLM: uniform)
+- alm    Eq. 1 (GPT)
+- aplm   Eq. 8 trained directly: order-causal visibility, a query for each predicted token
+
+Shapes: B rows, L slots, T texts per row, M predictions.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pmlm.batch import Batch, group_counts, spread
+from pmlm.errors import ConfigError
+from pmlm.masking import Masking, Prior, corrupt, draw_hidden, text_ranks
+from pmlm.model import Inputs, ModelConfig, Slots, Visibility
+from pmlm.runtime import RowRandom
+from pmlm.visibility import bidirectional_inputs, causal_inputs, known_only_inputs, order_causal_inputs
+
+Weighting = Literal["likelihood", "row", "token-mean"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    kind: Literal["mlm", "pmlm", "alm", "aplm"] = "pmlm"
+    masking: Masking = Masking()
+    """mlm and pmlm: how hidden tokens are drawn. For mlm the prior is usually fixed."""
+    visibility: Visibility = "bidirectional"
+    """mlm and pmlm: bidirectional, or known-only (hidden slots do not see each other)."""
+    weighting: Weighting = "likelihood"
+    """likelihood: N/K per hidden token, unbiased for the all-orders NLL under the uniform prior. row: one vote per
+    text (the paper's equation). token-mean: one vote per predicted token (the authors' release)."""
+    given_prob: float = 0.0
+    """aplm: how often a text has a given block of 0 … N-1 tokens, drawn uniformly; otherwise it has none."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.given_prob <= 1:
+            raise ConfigError(f"given_prob must be in [0, 1], got {self.given_prob}")
+        if self.kind in ("mlm", "pmlm") and self.visibility not in ("bidirectional", "known-only"):
+            raise ConfigError(f"{self.kind} trains bidirectional or known-only visibility, not {self.visibility}")
+
+    def trained_visibility(self) -> Visibility:
+        match self.kind:
+            case "alm":
+                return "causal"
+            case "aplm":
+                return "order-causal"
+            case _:
+                return self.visibility
+
+
+BERT = Objective(
+    kind="mlm", masking=Masking(prior=Prior(kind="fixed", ratio=0.15), draw="count"), weighting="token-mean"
+)
+U_PMLM = Objective(kind="pmlm")
+GPT = Objective(kind="alm")
+APLM = Objective(kind="aplm", weighting="token-mean")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One objective of a mixture with its share of the rows and of the loss, moving linearly over training."""
+
+    objective: Objective
+    start: float = 1.0
+    end: float | None = None
+    """Absent: the share stays."""
+
+    def share(self, progress: float) -> float:
+        """`progress` runs from 0 to 1."""
+        return self.start if self.end is None else self.start + (self.end - self.start) * progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """Several objectives over one set of weights; the shares are normalised at each step."""
+
+    members: tuple[Member, ...] = field(default_factory=lambda: (Member(objective=U_PMLM),))
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise ConfigError("a mixture needs at least one member")
+        ends = [(m.start, m.start if m.end is None else m.end) for m in self.members]
+        if min(min(pair) for pair in ends) < 0 or min(sum(column) for column in zip(*ends, strict=True)) <= 0:
+            raise ConfigError("shares must not be negative, and some share must be positive at every moment")
+
+    def shares(self, progress: float) -> list[float]:
+        raw = [member.share(progress) for member in self.members]
+        return [share / sum(raw) for share in raw]
+
+    def trained_visibilities(self) -> tuple[Visibility, ...]:
+        return tuple(dict.fromkeys(m.objective.trained_visibility() for m in self.members))
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`total / count` is in nats per token for every objective."""
+
+    total: Tensor
+    """Summed and weighted nats, differentiable."""
+    count: Tensor
+    """What the sum stands for; adding totals and counts over parts of a batch gives those of the whole."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the network reads, where it predicts, what is right there, and how much that counts."""
+
+    inputs: Inputs
+    at: Slots
+    target_M: Tensor
+    weight_M: Tensor
+    count: Tensor
+
+
+def prepare(batch: Batch, objective: Objective, random: RowRandom, config: ModelConfig) -> Prepared:
+    """Draw what the objective leaves to chance."""
+    match objective.kind:
+        case "mlm" | "pmlm":
+            return _prepare_masked(batch, objective, random, config)
+        case "alm":
+            return _prepare_causal(batch, objective, config)
+        case "aplm":
+            return _prepare_order_causal(batch, objective, random, config)
+
+
+def weighted_nll(model: nn.Module, prepared: Prepared) -> Tensor:
+    """The summed and weighted nats of a preparation."""
+    if not len(prepared.at):
+        return torch.zeros((), requires_grad=True)
+    logits_MV = model(prepared.inputs, prepared.at)
+    nll_M = F.cross_entropy(logits_MV, prepared.target_M, reduction="none")
+    return (nll_M * prepared.weight_M).sum()
+
+
+def loss(model: nn.Module, batch: Batch, objective: Objective, random: RowRandom, config: ModelConfig) -> Loss:
+    prepared = prepare(batch, objective, random, config)
+    return Loss(weighted_nll(model, prepared), prepared.count)
+
+
+def split_members(shares: list[float], random: RowRandom) -> list[tuple[Tensor, RowRandom]]:
+    """Deal the global batch's rows to the members by share, evenly spread; (indices among our rows, their numbers)."""
+    edge = torch.tensor([0.0, *shares], dtype=torch.float64).cumsum(0)
+    golden = (torch.arange(random.total, dtype=torch.float64) * 0.6180339887498949 + random.step * 0.754877666) % 1.0
+    owner_G = (torch.bucketize(golden, edge[1:-1], right=True)).clamp(max=len(shares) - 1)
+    parts = []
+    for m in range(len(shares)):
+        mine_G = owner_G == m
+        number_G = mine_G.cumsum(0) - 1
+        index_B = mine_G[random.rows_B].nonzero()[:, 0]
+        rows_B = number_G[random.rows_B[index_B]]
+        parts.append((index_B, random.part(f"member-{m}", rows_B, int(mine_G.sum()))))
+    return parts
+
+
+def prepare_mixture(
+    batch: Batch, mixture: Mixture, progress: float, random: RowRandom, config: ModelConfig
+) -> list[Prepared | None]:
+    """One preparation per member; None for a member that none of these rows belongs to."""
+    if len(mixture.members) == 1:
+        return [prepare(batch, mixture.members[0].objective, random, config)]
+    parts = split_members(mixture.shares(progress), random)
+    return [
+        prepare(batch.rows(index_B), member.objective, part, config) if len(index_B) else None
+        for member, (index_B, part) in zip(mixture.members, parts, strict=True)
+    ]
+
+
+def mixture_loss(
+    model: nn.Module, batch: Batch, mixture: Mixture, progress: float, random: RowRandom, config: ModelConfig
+) -> Tensor:
+    """Each member's loss per token, added by share: the mixture on one whole batch."""
+    prepared = prepare_mixture(batch, mixture, progress, random, config)
+    present = [
+        (share, part) for share, part in zip(mixture.shares(progress), prepared, strict=True) if part is not None
+    ]
+    return torch.stack([share * weighted_nll(model, part) / part.count.clamp(min=1) for share, part in present]).sum()
+
+
+def _prepare_masked(batch: Batch, objective: Objective, random: RowRandom, config: ModelConfig) -> Prepared:
+    hidden_BL = draw_hidden(batch, objective.masking, random)
+    plain_ids_V = torch.tensor(sorted(set(range(config.vocab_size)) - set(config.forbidden_ids)))
+    seen_BL = corrupt(
+        batch.ids_BL, hidden_BL, objective.masking, random, mask_id=config.mask_id, plain_ids_V=plain_ids_V
+    )
+    if objective.visibility == "known-only":
+        inputs = known_only_inputs(batch, seen_BL, hidden_BL)
+    else:
+        inputs = bidirectional_inputs(batch, seen_BL)
+    weight_M, count = _weights(batch, hidden_BL, objective.weighting)
+    at = Slots.where(hidden_BL)
+    return Prepared(inputs, at, batch.ids_BL[at.rows_M, at.slots_M], weight_M, count)
+
+
+def _prepare_causal(batch: Batch, objective: Objective, config: ModelConfig) -> Prepared:
+    weight_M, count = _weights(batch, batch.maskable_BL, objective.weighting)
+    at = Slots.where(batch.maskable_BL)
+    return Prepared(causal_inputs(batch, config.mask_id), at, batch.ids_BL[at.rows_M, at.slots_M], weight_M, count)
+
+
+def _prepare_order_causal(batch: Batch, objective: Objective, random: RowRandom, config: ModelConfig) -> Prepared:
+    num_BT = group_counts(batch.maskable_BL, batch.group_BL, batch.num_texts)
+    given_BT = (random.uniform("given", batch.num_texts) * num_BT).long()
+    has_block_BT = random.uniform("has-given", batch.num_texts) < objective.given_prob
+    given_BL = spread(torch.where(has_block_BT, given_BT, 0), batch.group_BL)
+    place_BL = text_ranks(batch, random.uniform("order", batch.length)) + 1  # 1 … N within each text
+    rank_BL = torch.where(batch.maskable_BL, (place_BL - given_BL).clamp(min=0), 0)
+    predicted_BL = rank_BL > 0
+    weight_M, count = _weights(batch, predicted_BL, objective.weighting)
+    at = Slots.where(predicted_BL)
+    if objective.weighting == "likelihood":
+        num_M = spread(num_BT, batch.group_BL)[predicted_BL]
+        chance_M = 1 - objective.given_prob * (1 - place_BL[predicted_BL] / num_M)  # that this place is predicted
+        weight_M, count = 1 / chance_M, batch.maskable_BL.sum()
+    return Prepared(
+        order_causal_inputs(batch, rank_BL, config.mask_id),
+        Slots(at.rows_M, at.slots_M + batch.length),
+        batch.ids_BL[at.rows_M, at.slots_M],
+        weight_M,
+        count,
+    )
+
+
+def _weights(batch: Batch, predicted_BL: Tensor, weighting: Weighting) -> tuple[Tensor, Tensor]:
+    """The weight of each predicted token and the count; texts with nothing to predict carry neither."""
+    num_BT = group_counts(batch.maskable_BL, batch.group_BL, batch.num_texts)
+    hidden_BT = group_counts(predicted_BL, batch.group_BL, batch.num_texts)
+    match weighting:
+        case "token-mean":
+            return torch.ones(int(hidden_BT.sum())), hidden_BT.sum()
+        case "row":
+            weight_BT, count = 1 / hidden_BT, (hidden_BT > 0).sum()
+        case "likelihood":
+            weight_BT, count = num_BT / hidden_BT, num_BT[hidden_BT > 0].sum()
+    return spread(weight_BT, batch.group_BL)[predicted_BL], count

@@ -1,0 +1,114 @@
+"""Which position comes next: orders known in advance, and policies by which the model chooses for itself.
+
+Used alike by likelihood (teacher-forced) and by generation. Ties go to the lowest position, so that a policy is a
+function of the model's conditionals alone and has an exact likelihood.
+
+Shapes: H candidate positions, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from pmlm.errors import OrderError
+
+OrderKind = Literal["l2r", "r2l", "random", "confidence", "margin", "entropy", "list"]
+POLICIES = ("confidence", "margin", "entropy")
+NAMED_ORDERS: tuple[str, ...] = tuple(kind for kind in get_args(OrderKind) if kind != "list")
+
+
+@dataclass(frozen=True)
+class Order:
+    kind: OrderKind
+    positions: tuple[int, ...] = ()
+    """list: the positions in the order of prediction."""
+
+    @property
+    def is_policy(self) -> bool:
+        """True where the model chooses from its own conditionals."""
+        return self.kind in POLICIES
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.positions)) if self.kind == "list" else self.kind
+
+
+def parse_order(text: str) -> Order:
+    """`l2r`, `r2l`, `random`, `confidence`, `margin`, `entropy`, or a list of positions such as `2,0,1`."""
+    name = text.strip()
+    for kind in get_args(OrderKind):
+        if name == kind != "list":
+            return Order(kind)
+    try:
+        positions = tuple(int(part) for part in name.split(","))
+    except ValueError:
+        raise OrderError(
+            f"unknown order {text!r}. Known: {', '.join(NAMED_ORDERS)}, or a list of positions such as 2,0,1."
+        ) from None
+    if len(set(positions)) < len(positions):
+        twice = next(p for p in positions if positions.count(p) > 1)
+        raise OrderError(f"the order {text!r} names position {twice} more than once")
+    return Order("list", positions)
+
+
+def arrange(order: Order, positions: list[int], rng: torch.Generator) -> list[int]:
+    """The given positions in the order of prediction; not for policies."""
+    match order.kind:
+        case "l2r":
+            return sorted(positions)
+        case "r2l":
+            return sorted(positions, reverse=True)
+        case "random":
+            shuffle = torch.randperm(len(positions), generator=rng).tolist()
+            return [sorted(positions)[i] for i in shuffle]
+        case "list":
+            _check_permutation(order, positions)
+            return list(order.positions)
+        case _:
+            raise AssertionError(f"{order.kind} is chosen by the model")
+
+
+def _check_permutation(order: Order, positions: list[int]) -> None:
+    allowed, given = set(positions), set(order.positions)
+    if given - allowed:
+        raise OrderError(
+            f"the order names position {min(given - allowed)}, which is not among the {len(allowed)} to predict "
+            f"({_span(allowed)})"
+        )
+    if allowed - given:
+        raise OrderError(
+            f"the order names {len(given)} of {len(allowed)} positions to predict; position {min(allowed - given)} "
+            "is missing"
+        )
+
+
+def _span(positions: set[int]) -> str:
+    ordered = sorted(positions)
+    if not ordered:
+        return "none"
+    if ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]} to {ordered[-1]}"
+    return ", ".join(map(str, ordered[:20])) + (", …" if len(ordered) > 20 else "")
+
+
+def priority(kind: OrderKind, logp_HV: Tensor) -> Tensor:
+    """[H] the higher, the sooner; from normalised log-probabilities at the candidate positions."""
+    match kind:
+        case "confidence":
+            return logp_HV.max(dim=-1).values
+        case "margin":
+            if logp_HV.shape[-1] < 2:
+                return torch.ones(logp_HV.shape[:-1])
+            top = logp_HV.topk(2, dim=-1).values.exp()
+            return top[..., 0] - top[..., 1]
+        case "entropy":
+            p = logp_HV.exp()
+            return (p * logp_HV.masked_fill(p == 0, 0.0)).sum(dim=-1)
+        case _:
+            raise AssertionError(f"{kind} needs no model to choose")
+
+
+def choose(kind: OrderKind, logp_HV: Tensor) -> int:
+    """Which candidate comes next; the first of equals."""
+    return int((priority(kind, logp_HV)).argmax())

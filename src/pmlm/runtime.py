@@ -1,0 +1,83 @@
+"""Where computation runs and where randomness comes from.
+
+Named random streams come from one seed. Draws for training rows are functions of (seed, step, global row), never of
+how the rows are split over micro-batches or ranks.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pmlm.errors import ConfigError
+
+
+def stream_seed(*names: object) -> int:
+    """A 63-bit seed from any printable names: the same on every machine."""
+    digest = hashlib.blake2b("\x1f".join(map(str, names)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def generator(*names: object) -> torch.Generator:
+    """A CPU generator for the named stream."""
+    return torch.Generator().manual_seed(stream_seed(*names))
+
+
+def draw_seed() -> int:
+    """A seed for a user who gave none; small enough to type again."""
+    return secrets.randbelow(2**31)
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto` takes a GPU when there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
+    return device
+
+
+@dataclass(frozen=True)
+class RowRandom:
+    """Random numbers for some rows of a global batch of `total` rows.
+
+    `rows_B` holds the global row numbers; whoever holds a row draws the same numbers for it. The widths asked for
+    must therefore not depend on the split.
+    """
+
+    seed: int
+    step: int
+    rows_B: Tensor
+    total: int
+
+    @staticmethod
+    def whole(seed: int, step: int, total: int) -> "RowRandom":
+        """The whole global batch in one piece."""
+        return RowRandom(seed, step, torch.arange(total), total)
+
+    def uniform(self, stream: str, width: int) -> Tensor:
+        """[B, width] numbers in [0, 1), float64."""
+        rng = generator(self.seed, self.step, stream)
+        return torch.rand(self.total, width, generator=rng, dtype=torch.float64)[self.rows_B]
+
+    def stratified(self, stream: str, width: int) -> Tensor:
+        """[B, width] numbers in [0, 1); each column has exactly one in each of `total` equal strata."""
+        rng = generator(self.seed, self.step, stream)
+        jitter = torch.rand(self.total, width, generator=rng, dtype=torch.float64)
+        stratum = torch.stack([torch.randperm(self.total, generator=rng) for _ in range(width)], dim=1)
+        return ((stratum + jitter) / self.total)[self.rows_B]
+
+    def gamma(self, stream: str, width: int, shape: float) -> Tensor:
+        """[B, width] draws of a Gamma(shape, 1) variable, float64."""
+        rng = generator(self.seed, self.step, stream)
+        alpha = torch.full((self.total, width), shape, dtype=torch.float64)
+        return torch._standard_gamma(alpha, generator=rng)[self.rows_B]
+
+    def part(self, name: str, rows_B: Tensor, total: int) -> "RowRandom":
+        """The numbers of one named part of the batch, whose rows are numbered anew from 0 to total - 1."""
+        return RowRandom(stream_seed(self.seed, name), self.step, rows_B, total)

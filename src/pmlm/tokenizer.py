@@ -1,0 +1,245 @@
+"""Text <-> ids, for two kinds of vocabulary.
+
+*reversible*: byte-level subwords with the spaces kept in the pieces. Any text comes back letter for letter, and a
+piece that starts a word is known by its space. A text is encoded as if a space stood before it, so that its first
+word is spelt with the same pieces as any other. The default of our own models.
+
+*wordpiece*: BERT's. Spacing is lost in the ids and restored as a reader expects.
+
+Special tokens are known by role, never by a literal in the text: a text that says "[MASK]" is just text.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+
+from pmlm.detokenize import join_words
+from pmlm.errors import TokenizerError
+
+Kind = Literal["reversible", "wordpiece"]
+FILE = "tokenizer.json"
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_WORDS = r"'(?:s|t|re|ve|m|ll|d)(?!\p{L})| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token of an encoded text, with the characters of the text that it stands for."""
+
+    id: int
+    start: int
+    end: int
+
+
+class Tokenizer:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._backend.encode_special_tokens = True  # "[MASK]" in a text is text
+        self.kind: Kind = "wordpiece" if isinstance(backend.model, models.WordPiece) else "reversible"
+        special = {name: i for name in SPECIALS if (i := backend.token_to_id(name)) is not None}
+        if missing := [name for name in SPECIALS if name not in special]:
+            raise TokenizerError(f"the vocabulary lacks {', '.join(missing)}")
+        self.pad_id, self.unk_id, self.start_id, self.end_id, self.mask_id = (special[name] for name in SPECIALS)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._backend.get_vocab_size())
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """Never generated."""
+        return (self.pad_id, self.unk_id, self.start_id, self.end_id, self.mask_id)
+
+    @property
+    def forbidden_ids(self) -> tuple[int, ...]:
+        """Never predicted: the specials, but for [UNK] where a text can contain it."""
+        return tuple(i for i in self.special_ids if i != self.unk_id or self.kind == "reversible")
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of the pieces and their ids: two tokenizers that agree in it mean the same by an id."""
+        vocabulary = sorted(self._backend.get_vocab().items(), key=lambda item: item[1])
+        return hashlib.sha256(json.dumps([self.kind, vocabulary]).encode()).hexdigest()
+
+    @functools.cached_property
+    def starts_word(self) -> list[bool]:
+        """For each id, whether the piece begins a new word: with white space, or (wordpiece) without `##`."""
+        if self.kind == "wordpiece":
+            return [not self._name(i).startswith("##") for i in range(self.vocab_size)]
+        return [self._bytes[i][:1].isspace() for i in range(self.vocab_size)]
+
+    @functools.cached_property
+    def byte_ids(self) -> tuple[int, ...]:
+        """Pieces that are no text by themselves, only bytes of a rare character."""
+        return tuple(i for i in range(self.vocab_size) if i not in self.special_ids and not _is_text(self._bytes[i]))
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a whole text, without markers."""
+        return [piece.id for piece in self.pieces(text)]
+
+    def pieces(self, text: str) -> list[Piece]:
+        """The tokens of a whole text and where they stand in it."""
+        if self.kind == "wordpiece":
+            return self.inner_pieces(text)
+        return [Piece(p.id, max(p.start - 1, 0), p.end - 1) for p in self.inner_pieces(" " + text)]
+
+    def inner_pieces(self, text: str) -> list[Piece]:
+        """The tokens of a part of a text, exactly as written: no space is imagined before it."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return [Piece(i, start, end) for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)]
+
+    def encode_inner(self, text: str, *, continues: bool = False) -> list[int]:
+        """The ids of a part of a text; `continues`: it goes on the word before it (wordpiece writes `##` then)."""
+        if self.kind == "wordpiece" and continues and text[:1].isalnum():
+            word = self._backend.pre_tokenizer.pre_tokenize_str(text)[0][0]
+            return self._continuation(word) + self.encode_inner(text[len(word) :])
+        return [piece.id for piece in self.inner_pieces(text)]
+
+    def _continuation(self, word: str) -> list[int]:
+        """The longest `##` pieces first, as WordPiece does; [UNK] where there are none."""
+        ids: list[int] = []
+        while word:
+            for end in range(len(word), 0, -1):
+                found = self._backend.token_to_id("##" + word[:end])
+                if found is not None:
+                    ids.append(int(found))
+                    word = word[end:]
+                    break
+            else:
+                return [self.unk_id]
+        return ids
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode`, several texts at once on several threads."""
+        lead = " " if self.kind == "reversible" else ""
+        encodings = self._backend.encode_batch_fast([lead + text for text in texts], add_special_tokens=False)
+        return [list(encoding.ids) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a whole row of ids; special tokens are left out."""
+        text = self.decode_inner(ids)
+        return text[1:] if self.kind == "reversible" and text.startswith(" ") else text
+
+    def decode_inner(self, ids: Sequence[int]) -> str:
+        """The text of a part of a row, with the space that its first piece may carry."""
+        plain = [i for i in ids if i not in self.special_ids or (i == self.unk_id and self.kind == "wordpiece")]
+        if self.kind == "wordpiece":
+            return join_words(self._words(plain))
+        return b"".join(self._bytes[i] for i in plain).decode("utf-8", errors="replace")
+
+    def show(self, token_id: int) -> str:
+        """A token for a person: its text, or <0x..> for bytes of a character."""
+        if token_id in self.special_ids or self.kind == "wordpiece":
+            return self._name(token_id)
+        raw = self._bytes[token_id]
+        return raw.decode() if _is_text(raw) else "".join(f"<0x{byte:02X}>" for byte in raw)
+
+    def save(self, folder: Path) -> None:
+        self._backend.save(str(folder / FILE))
+
+    def _name(self, token_id: int) -> str:
+        return str(self._backend.id_to_token(token_id))
+
+    @functools.cached_property
+    def _bytes(self) -> list[bytes]:
+        """Each piece as bytes; nothing for the specials."""
+        if self.kind == "wordpiece":
+            return [self._name(i).removeprefix("##").encode() for i in range(self.vocab_size)]
+        byte_of = _byte_letters()
+        special = set(self.special_ids)
+        return [
+            b"" if i in special else bytes(byte_of[letter] for letter in self._name(i)) for i in range(self.vocab_size)
+        ]
+
+    def _words(self, ids: Sequence[int]) -> list[str]:
+        words: list[str] = []
+        for i in ids:
+            name = self._name(i)
+            if name.startswith("##") and words:
+                words[-1] += name[2:]
+            else:
+                words.append(name.removeprefix("##"))
+        return words
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """From a folder with tokenizer.json, or with BERT's vocab.txt."""
+    path = folder / FILE
+    if path.is_file():
+        try:
+            backend = Backend.from_file(str(path))
+        except Exception as error:
+            raise TokenizerError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
+        return Tokenizer(backend)
+    if (folder / "vocab.txt").is_file():
+        return wordpiece_from_vocab((folder / "vocab.txt").read_text(encoding="utf-8").splitlines())
+    raise TokenizerError(f"no tokenizer in {folder}: neither {FILE} nor vocab.txt")
+
+
+def wordpiece_from_vocab(lines: Sequence[str], *, lowercase: bool = False) -> Tokenizer:
+    """BERT's tokenizer from the lines of its vocabulary file."""
+    vocabulary = {line.rstrip("\n"): i for i, line in enumerate(lines)}
+    if len(vocabulary) != len(lines):
+        raise TokenizerError(f"the vocabulary names {len(lines) - len(vocabulary)} pieces more than once")
+    model = models.WordPiece(vocab=vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
+    return Tokenizer(_bert_pipeline(Backend(model), lowercase))
+
+
+def train_tokenizer(texts: Iterable[str], *, vocab_size: int, kind: Kind = "reversible") -> Tokenizer:
+    """Learn a vocabulary from texts; the same texts in the same order give the same vocabulary."""
+    if kind == "wordpiece":
+        backend = _bert_pipeline(Backend(models.WordPiece(unk_token="[UNK]")), lowercase=False)
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=vocab_size, special_tokens=list(SPECIALS), show_progress=False, continuing_subword_prefix="##"
+        )
+        backend.train_from_iterator(texts, trainer)
+        return Tokenizer(backend)
+    smallest = len(SPECIALS) + 256
+    if vocab_size < smallest:
+        raise TokenizerError(f"a reversible vocabulary has at least {smallest} pieces (all bytes), got {vocab_size}")
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    bpe_trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator((" " + text for text in texts), bpe_trainer)
+    return Tokenizer(backend)
+
+
+def _bert_pipeline(backend: Backend, lowercase: bool) -> Backend:
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens(list(SPECIALS))
+    return backend
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _byte_letters() -> dict[str, int]:
+    """How byte-level vocabularies write each byte: printable Latin-1 as itself, the rest from U+0100 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}

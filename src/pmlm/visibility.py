@@ -1,0 +1,94 @@
+"""Who may look at whom: the table that turns one backbone into BERT, GPT, u-PMLM and APLM.
+
+| visibility    | a slot holds                       | and sees                                                |
+|---------------|------------------------------------|---------------------------------------------------------|
+| bidirectional | a token, or [MASK] where hidden    | every slot of its text                                  |
+| known-only    | the same                           | the known tokens of its text, and itself                |
+| causal        | the *previous* token of its text   | itself and the slots before it                          |
+| order-causal  | first, the tokens of the text      | tokens of its own or a lower rank                       |
+|               | then, a [MASK] query for each      | tokens of a lower rank, and itself                      |
+
+`rank` is the order as data: 0 for what is given (it sees itself both ways), t for the token predicted t-th. Nobody
+sees a query. Everywhere the logits at a text's slot i are the distribution *of token i*: GPT's shift lives here, in
+`causal_inputs`, and nowhere else.
+
+Shapes: B batch, L slots.
+"""
+
+import torch
+from torch import Tensor
+
+from pmlm.batch import Batch
+from pmlm.model import Inputs
+
+
+def bidirectional_inputs(batch: Batch, seen_ids_BL: Tensor) -> Inputs:
+    """`seen_ids_BL`: the ids as the network reads them, [MASK] (or another corruption) where hidden."""
+    if batch.is_uniform():
+        return Inputs(seen_ids_BL, _run(batch))
+    return Inputs(seen_ids_BL, batch.positions_BL(), _same_group(batch.group_BL))
+
+
+def known_only_inputs(batch: Batch, seen_ids_BL: Tensor, hidden_BL: Tensor) -> Inputs:
+    """As bidirectional, but a hidden slot is seen by itself alone."""
+    visible_BQK = _same_group(batch.group_BL) & (~hidden_BL[:, None, :] | _itself(batch))
+    return Inputs(seen_ids_BL, batch.positions_BL(), visible_BQK)
+
+
+def causal_inputs(batch: Batch, mask_id: int) -> Inputs:
+    """Each slot reads the token before it, so that its output is the distribution of its own token.
+
+    A text that begins with a marker is read from that marker on, as GPT does. One that begins with content has no
+    such token: there the first slot reads [MASK], "unknown". The position of an input counts from the first token
+    really read.
+    """
+    first_BL = batch.positions_BL() == 0
+    ids_BL = torch.where(first_BL, mask_id, batch.ids_BL.roll(1, dims=1))
+    lead_BL = first_BL & ~batch.maskable_BL  # predicts nothing, so it is shown to nobody
+    has_lead_BL = _spread_first(lead_BL, batch)
+    positions_BL = (batch.positions_BL() - has_lead_BL.long()).clamp(min=0)
+    earlier_LL = torch.ones(batch.length, batch.length, dtype=torch.bool, device=ids_BL.device).tril()
+    visible_BQK = _same_group(batch.group_BL) & earlier_LL & (~lead_BL[:, None, :] | _itself(batch))
+    return Inputs(ids_BL, positions_BL, visible_BQK)
+
+
+def order_causal_inputs(batch: Batch, rank_BL: Tensor, mask_id: int) -> Inputs:
+    """Rows of 2L slots: the tokens, then a query for each of them; slot L + i predicts token i."""
+    same_BQK = _same_group(batch.group_BL)
+    rank_of_key, rank_of_query = rank_BL[:, None, :], rank_BL[:, :, None]
+    token_sees_token = same_BQK & (rank_of_key <= rank_of_query)
+    query_sees_token = same_BQK & (rank_of_key < rank_of_query)
+    itself = _itself(batch).expand_as(same_BQK)
+    visible_BQK = torch.cat(
+        [
+            torch.cat([token_sees_token, torch.zeros_like(itself)], dim=2),
+            torch.cat([query_sees_token, itself], dim=2),
+        ],
+        dim=1,
+    )
+    positions_BL = batch.positions_BL()
+    return Inputs(
+        torch.cat([batch.ids_BL, torch.full_like(batch.ids_BL, mask_id)], dim=1),
+        torch.cat([positions_BL, positions_BL], dim=1),
+        visible_BQK,
+        streams=2,
+    )
+
+
+def _run(batch: Batch) -> Tensor:
+    return torch.arange(batch.length, device=batch.ids_BL.device)[None]
+
+
+def _same_group(group_BL: Tensor) -> Tensor:
+    """Padding forms a group of its own, so that nobody is left without anything to see."""
+    return group_BL[:, :, None] == group_BL[:, None, :]
+
+
+def _itself(batch: Batch) -> Tensor:
+    return torch.eye(batch.length, dtype=torch.bool, device=batch.ids_BL.device)[None]
+
+
+def _spread_first(flag_BL: Tensor, batch: Batch) -> Tensor:
+    """For each slot, the flag of the first slot of its text."""
+    slot_L = torch.arange(batch.length, device=flag_BL.device)
+    return flag_BL.gather(1, slot_L - batch.positions_BL())
