@@ -20,16 +20,117 @@ from pmlm.objectives import APLM, U_PMLM, Member, Mixture, mixture_loss
 from pmlm.runtime import RowRandom, generator
 from pmlm.tokenizer import Tokenizer, train_tokenizer
 
-NAMES = "Tom Jerry Anna Ben Clara Max Lily Sam Mia Leo Rosa Tim Nora Jack Ella Finn Zoe Hugo Ada Paul".split()
-ANIMALS = "cat mouse dog fox bear rabbit bird duck pig horse cow goat frog owl hen lion wolf squirrel".split()
-TRAITS = "little big kind brave lazy happy clever quiet old young hungry funny shy proud gentle quick brown".split()
-PLACES = "the park;the garden;the forest;the river;the farm;the kitchen;the school;the hill;the lake;the village;the barn;the beach".split(";")
-THINGS = "ball kite hat boat cake book box lamp drum key shell stone flower apple bell blanket".split()
-FOODS = "cheese;bread;soup;an apple;a cake;honey;some berries;a big fish;a warm pie;carrots".split(";")
-WEATHER = "The sun was shining .;It was raining .;The wind was cold .;Snow was falling .;The sky was blue .".replace(" .", ".").split(";")
-FEELINGS = "happy sad tired excited scared proud surprised glad hungry curious".split()
-MOVES = "ran walked jumped hurried went climbed sailed crept".split()
-VERBS = "found lost dropped painted carried hid fixed saw".split()
+NAMES = [
+    "Tom",
+    "Jerry",
+    "Anna",
+    "Ben",
+    "Clara",
+    "Max",
+    "Lily",
+    "Sam",
+    "Mia",
+    "Leo",
+    "Rosa",
+    "Tim",
+    "Nora",
+    "Jack",
+    "Ella",
+    "Finn",
+    "Zoe",
+    "Hugo",
+    "Ada",
+    "Paul",
+]
+ANIMALS = [
+    "cat",
+    "mouse",
+    "dog",
+    "fox",
+    "bear",
+    "rabbit",
+    "bird",
+    "duck",
+    "pig",
+    "horse",
+    "cow",
+    "goat",
+    "frog",
+    "owl",
+    "hen",
+    "lion",
+    "wolf",
+    "squirrel",
+]
+TRAITS = [
+    "little",
+    "big",
+    "kind",
+    "brave",
+    "lazy",
+    "happy",
+    "clever",
+    "quiet",
+    "old",
+    "young",
+    "hungry",
+    "funny",
+    "shy",
+    "proud",
+    "gentle",
+    "quick",
+    "brown",
+]
+PLACES = [
+    "the park",
+    "the garden",
+    "the forest",
+    "the river",
+    "the farm",
+    "the kitchen",
+    "the school",
+    "the hill",
+    "the lake",
+    "the village",
+    "the barn",
+    "the beach",
+]
+THINGS = [
+    "ball",
+    "kite",
+    "hat",
+    "boat",
+    "cake",
+    "book",
+    "box",
+    "lamp",
+    "drum",
+    "key",
+    "shell",
+    "stone",
+    "flower",
+    "apple",
+    "bell",
+    "blanket",
+]
+FOODS = [
+    "cheese",
+    "bread",
+    "soup",
+    "an apple",
+    "a cake",
+    "honey",
+    "some berries",
+    "a big fish",
+    "a warm pie",
+    "carrots",
+]
+WEATHER = "The sun was shining .;It was raining .;The wind was cold .;Snow was falling .;The sky was blue .".replace(
+    " .", "."
+).split(";")
+FEELINGS = ["happy", "sad", "tired", "excited", "scared", "proud", "surprised", "glad", "hungry", "curious"]
+MOVES = ["ran", "walked", "jumped", "hurried", "went", "climbed", "sailed", "crept"]
+VERBS = ["found", "lost", "dropped", "painted", "carried", "hid", "fixed", "saw"]
 
 
 def make_story(rng: random.Random) -> str:
@@ -77,10 +178,12 @@ def train(minutes: float, seed: int) -> LM:
     texts = [make_story(rng) for _ in range(20_000)]
     tokenizer = train_tokenizer(texts, vocab_size=768)
     stories = tokenizer.encode_many(texts)
-    mixture = Mixture(members=(Member(objective=APLM, start=0.8, end=0.4), Member(objective=U_PMLM, start=0.2, end=0.6)))
+    mixture = Mixture(
+        members=(Member(objective=APLM, start=0.8, end=0.4), Member(objective=U_PMLM, start=0.2, end=0.6))
+    )
     config = ModelConfig(
         vocab_size=tokenizer.vocab_size, num_layers=4, width=128, num_heads=4, ff_width=384, max_length=128,
-        positions="relative", relative_clip=31, norm="pre", dropout=0.0, norm_eps=1e-5,
+        positions="rotary", norm="pre", dropout=0.0, norm_eps=1e-5,
         mask_id=tokenizer.mask_id, forbidden_ids=tokenizer.forbidden_ids,
         visibilities=("order-causal", "bidirectional"),
     )  # fmt: skip

@@ -13,10 +13,10 @@ from typing import Any
 from pmlm.corpus.framing import Row, frame, row_batch
 from pmlm.errors import DataError, TemplateError
 from pmlm.generation.template import Template, filled_text, fit, parse_template
-from pmlm.likelihood import MAX_SLOTS, arranged_ranks, check_order, check_visibility, order_logp, policy_logp
+from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp, order_ranks, policy_logp
 from pmlm.model import LanguageModel, Visibility
 from pmlm.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from pmlm.orders import Order, parse_order
+from pmlm.orders import Order, arrange, parse_order
 from pmlm.runtime import generator, pick_device
 from pmlm.tokenizer import Tokenizer, load_tokenizer
 
@@ -172,13 +172,14 @@ class LM:
         self, row: Row, order: Order, seed: int, visibility: Visibility, max_slots: int
     ) -> tuple[list[int], list[float]]:
         """Rank and log-probability of each content token."""
-        lead = 1  # the start marker
+        lead = 1  # the start marker: content token i stands at slot i + 1
         batch = row_batch([row], self.tokenizer).to(self.model.device)
         if order.is_policy:
             logp, rank = policy_logp(self.model, batch, order.kind, visibility, max_slots=max_slots)
         else:
-            shifted = Order(order.kind, tuple(p + lead for p in order.positions)) if order.positions else order
-            rank = arranged_ranks(batch, shifted, [generator(seed, "order-0", 0)])
+            content = [i for i, flag in enumerate(row.maskable[lead:]) if flag]
+            arranged = arrange(order, content, generator(seed, "order-0", 0))
+            rank = order_ranks(batch, [[i + lead for i in arranged]])
             logp = order_logp(self.model, batch, rank, visibility, max_slots=max_slots)
         return rank[0, lead:-1].tolist(), logp[0, lead:-1].tolist()
 

@@ -195,13 +195,13 @@ def _prepare_masked(batch: Batch, objective: Objective, random: RowRandom, confi
         inputs = known_only_inputs(batch, seen_BL, hidden_BL)
     else:
         inputs = bidirectional_inputs(batch, seen_BL)
-    weight_M, count = _weights(batch, hidden_BL, objective.weighting)
+    weight_M, count = prediction_weights(batch, hidden_BL, objective.weighting)
     at = Slots.where(hidden_BL)
     return Prepared(inputs, at, batch.ids_BL[at.rows_M, at.slots_M], weight_M, count)
 
 
 def _prepare_causal(batch: Batch, objective: Objective, config: ModelConfig) -> Prepared:
-    weight_M, count = _weights(batch, batch.maskable_BL, objective.weighting)
+    weight_M, count = prediction_weights(batch, batch.maskable_BL, objective.weighting)
     at = Slots.where(batch.maskable_BL)
     return Prepared(causal_inputs(batch, config.mask_id), at, batch.ids_BL[at.rows_M, at.slots_M], weight_M, count)
 
@@ -214,7 +214,7 @@ def _prepare_order_causal(batch: Batch, objective: Objective, random: RowRandom,
     place_BL = text_ranks(batch, random.uniform("order", batch.length)) + 1  # 1 … N within each text
     rank_BL = torch.where(batch.maskable_BL, (place_BL - given_BL).clamp(min=0), 0)
     predicted_BL = rank_BL > 0
-    weight_M, count = _weights(batch, predicted_BL, objective.weighting)
+    weight_M, count = prediction_weights(batch, predicted_BL, objective.weighting)
     at = Slots.where(predicted_BL)
     if objective.weighting == "likelihood":
         num_M = spread(num_BT, batch.group_BL)[predicted_BL]
@@ -229,7 +229,7 @@ def _prepare_order_causal(batch: Batch, objective: Objective, random: RowRandom,
     )
 
 
-def _weights(batch: Batch, predicted_BL: Tensor, weighting: Weighting) -> tuple[Tensor, Tensor]:
+def prediction_weights(batch: Batch, predicted_BL: Tensor, weighting: Weighting) -> tuple[Tensor, Tensor]:
     """The weight of each predicted token and the count; texts with nothing to predict carry neither."""
     num_BT = group_counts(batch.maskable_BL, batch.group_BL, batch.num_texts)
     hidden_BT = group_counts(predicted_BL, batch.group_BL, batch.num_texts)

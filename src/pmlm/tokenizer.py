@@ -86,7 +86,7 @@ class Tokenizer:
 
     def pieces(self, text: str) -> list[Piece]:
         """The tokens of a whole text and where they stand in it."""
-        if self.kind == "wordpiece":
+        if self.kind == "wordpiece" or not text:
             return self.inner_pieces(text)
         return [Piece(p.id, max(p.start - 1, 0), p.end - 1) for p in self.inner_pieces(" " + text)]
 
@@ -119,7 +119,9 @@ class Tokenizer:
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode`, several texts at once on several threads."""
         lead = " " if self.kind == "reversible" else ""
-        encodings = self._backend.encode_batch_fast([lead + text for text in texts], add_special_tokens=False)
+        encodings = self._backend.encode_batch_fast(
+            [lead + text if text else "" for text in texts], add_special_tokens=False
+        )
         return [list(encoding.ids) for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -188,6 +190,8 @@ def wordpiece_from_vocab(lines: Sequence[str], *, lowercase: bool = False) -> To
     vocabulary = {line.rstrip("\n"): i for i, line in enumerate(lines)}
     if len(vocabulary) != len(lines):
         raise TokenizerError(f"the vocabulary names {len(lines) - len(vocabulary)} pieces more than once")
+    if missing := [name for name in SPECIALS if name not in vocabulary]:
+        raise TokenizerError(f"the vocabulary lacks {', '.join(missing)}")
     model = models.WordPiece(vocab=vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
     return Tokenizer(_bert_pipeline(Backend(model), lowercase))
 

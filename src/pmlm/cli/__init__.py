@@ -14,7 +14,7 @@ from pmlm import __version__
 from pmlm.cli import evaluate, info, score, tokenizer
 from pmlm.errors import PmlmError
 
-_UsageError = typer.BadParameter.__mro__[1]  # click's, which typer carries inside or beside itself
+_UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]  # click's own
 
 app = typer.Typer(
     name="pmlm",

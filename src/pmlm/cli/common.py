@@ -29,6 +29,12 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, ensure_ascii=False, indent=2))
 
 
+def talk(message: str, *, quiet: bool) -> None:
+    """A line for a person who is looking on."""
+    if not quiet and sys.stderr.isatty():
+        print(message, file=sys.stderr)
+
+
 def read_argument(text: str) -> str:
     """A text given on the command line; `-` reads it from stdin, without the last line end."""
     if text != "-":

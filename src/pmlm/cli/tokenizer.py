@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pmlm.cli.common import JsonOption, QuietOption, print_json
+from pmlm.cli.common import JsonOption, QuietOption, print_json, talk
 from pmlm.errors import ConfigError, DataError
 
 app = typer.Typer(help="Learn and look at vocabularies.", no_args_is_help=True)
@@ -37,8 +36,7 @@ def train(
     if kind not in ("reversible", "wordpiece"):
         raise ConfigError(f"--kind must be reversible or wordpiece, got {kind!r}")
     texts = [text for path in files for text in read_documents(path, "blocks")]
-    if not quiet:
-        print(f"learning {vocab_size} pieces from {len(texts):,} blocks of text …", file=sys.stderr)
+    talk(f"learning {vocab_size} pieces from {len(texts):,} blocks of text …", quiet=quiet)
     learned = train_tokenizer(texts, vocab_size=vocab_size, kind=kind)  # type: ignore[arg-type]
     try:
         out.mkdir(parents=True, exist_ok=True)

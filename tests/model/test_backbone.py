@@ -1,0 +1,110 @@
+"""The network: sizes, heads, flags, and running only where a prediction is wanted."""
+
+import math
+
+import pytest
+import torch
+
+from fakes import bare_batch, framed_batch, random_rows, tiny_config, tiny_model
+from pmlm.errors import ConfigError
+from pmlm.model import Classifier, LanguageModel, ModelConfig, Slots, SpanReader, build_model
+from pmlm.runtime import generator
+from pmlm.visibility import bidirectional_inputs
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("positions", ["absolute", "relative", "rotary"])
+def test_wanted_slots_get_what_a_full_pass_gives_them(norm: str, positions: str) -> None:
+    backbone = tiny_model(norm=norm, positions=positions).backbone
+    batch = framed_batch(*random_rows(3, 6))
+    inputs = bidirectional_inputs(batch, batch.ids_BL)
+    at = Slots(torch.tensor([0, 2, 2]), torch.tensor([1, 0, 5]))
+    assert torch.allclose(backbone(inputs, at), backbone(inputs)[at.rows_M, at.slots_M], atol=1e-6)
+
+
+def test_forbidden_ids_have_probability_zero_and_get_no_output_gradient() -> None:
+    model = tiny_model(forbidden_ids=(0, 1, 2))
+    batch = bare_batch([3, 4, 5])
+    logits = model(bidirectional_inputs(batch, batch.ids_BL), Slots.where(batch.maskable_BL))
+    p = logits.softmax(-1)
+    assert (p[:, :3] == 0).all()
+    assert torch.allclose(p.sum(-1), torch.ones(3))
+    torch.nn.functional.cross_entropy(logits, torch.tensor([3, 4, 5])).backward()
+    assert all(torch.isfinite(q.grad).all() for q in model.parameters() if q.grad is not None)
+    assert (model.head.bias.grad[:3] == 0).all()
+    assert (model.backbone.tokens.weight.grad[:3] == 0).all()
+
+
+def test_bert_base_has_berts_size() -> None:
+    config = ModelConfig(vocab_size=28_996, num_token_types=2, max_length=512)
+    with torch.device("meta"):
+        model = LanguageModel(config)
+    encoder = sum(p.numel() for p in model.backbone.parameters())
+    assert encoder == 28_996 * 768 + 512 * 768 + 2 * 768 + 2 * 768 + 12 * 7_087_872
+    assert model.num_parameters() - encoder == 768 * 768 + 768 + 2 * 768 + 28_996
+
+
+def test_unscaled_attention_is_the_scaled_one_with_larger_queries() -> None:
+    scaled, unscaled = tiny_model(), tiny_model(scale_attention=False)
+    width = 32
+    with torch.no_grad():
+        for layer in unscaled.backbone.layers:
+            layer.attention.qkv.weight[:width] /= math.sqrt(8)
+            layer.attention.qkv.bias[:width] /= math.sqrt(8)
+    batch = bare_batch(*random_rows(2, 5))
+    inputs, at = bidirectional_inputs(batch, batch.ids_BL), Slots.where(batch.maskable_BL)
+    assert torch.allclose(scaled(inputs, at)[:, 3:], unscaled(inputs, at)[:, 3:], atol=1e-5)
+    assert not torch.allclose(
+        scaled(inputs, at)[:, 3:], tiny_model(scale_attention=False)(inputs, at)[:, 3:], atol=1e-2
+    )
+
+
+def test_token_types_are_told_apart_and_default_to_the_first() -> None:
+    model = tiny_model(num_token_types=2)
+    batch = bare_batch(*random_rows(1, 5))
+    inputs, at = bidirectional_inputs(batch, batch.ids_BL), Slots.where(batch.maskable_BL)
+
+    def with_types(value: int) -> torch.Tensor:
+        from dataclasses import replace
+
+        return model(replace(inputs, token_types_BL=torch.full_like(batch.ids_BL, value)), at)[:, 3:]
+
+    assert torch.allclose(model(inputs, at)[:, 3:], with_types(0), atol=1e-6)
+    assert not torch.allclose(with_types(0), with_types(1), atol=1e-3)
+
+
+def test_classifier_and_span_reader_read_the_backbone_and_ignore_padding() -> None:
+    backbone = tiny_model(num_token_types=2).backbone
+    classifier, reader = Classifier(backbone, 3).eval(), SpanReader(backbone).eval()
+    short, padded = framed_batch([3, 4, 5]), framed_batch([3, 4, 5], random_rows(1, 9)[0])
+    one, two = (bidirectional_inputs(b, b.ids_BL) for b in (short, padded))
+    assert classifier(two).shape == (2, 3)
+    assert torch.allclose(classifier(one)[0], classifier(two)[0], atol=1e-5)
+    start, end = reader(two)
+    assert start.shape == end.shape == (2, 11)
+    assert torch.allclose(reader(one)[0][0], start[0, :5], atol=1e-5)
+
+
+def test_initialisation_is_a_function_of_the_seed() -> None:
+    one, same, other = (build_model(tiny_config(init_std=0.02), generator(seed)) for seed in (1, 1, 2))
+    for a, b in zip(one.parameters(), same.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(one.backbone.tokens.weight, other.backbone.tokens.weight)
+    assert one.backbone.tokens.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert (one.backbone.layers[0].ff_norm.weight == 1).all()
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    model = tiny_model(dropout=0.5)
+    batch = bare_batch(*random_rows(1, 5))
+    inputs, at = bidirectional_inputs(batch, batch.ids_BL), Slots.where(batch.maskable_BL)
+    assert torch.equal(model(inputs, at), model(inputs, at))
+    model.train()
+    assert not torch.equal(model(inputs, at), model(inputs, at))
+
+
+@pytest.mark.parametrize("bad", [{"width": 30}, {"num_layers": 0}, {"dropout": 1.0}, {"mask_id": 99}, {"visibilities": ()},
+                                 {"width": 12, "positions": "rotary"}])  # fmt: skip
+def test_impossible_shapes_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        tiny_config(**bad)

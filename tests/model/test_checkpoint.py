@@ -1,0 +1,132 @@
+"""Checkpoints: round trips, atomic replacement, and one clear line for everything that does not fit."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from conftest import STORIES
+from fakes import tiny_config, tiny_model
+from pmlm.errors import CheckpointError, RunError, TokenizerError
+from pmlm.lm import LM, load
+from pmlm.model import build_model
+from pmlm.model.checkpoint import Checkpoint, load_checkpoint, replace_folder, save_checkpoint
+from pmlm.runtime import generator
+from pmlm.tokenizer import train_tokenizer
+
+
+def save(folder: Path, **options: object) -> Checkpoint:
+    checkpoint = Checkpoint(tiny_model(positions="relative"), {"name": "x"})
+    save_checkpoint(folder, checkpoint, card="# x\n", **options)  # type: ignore[arg-type]
+    return checkpoint
+
+
+def test_round_trip_bit_for_bit(tmp_path: Path) -> None:
+    saved = save(tmp_path / "m")
+    loaded = load_checkpoint(tmp_path / "m")
+    assert loaded.model.config == saved.model.config
+    assert loaded.about == {"name": "x"}
+    for (name, a), (_, b) in zip(saved.model.state_dict().items(), loaded.model.state_dict().items(), strict=True):
+        assert torch.equal(a, b), name
+    assert (tmp_path / "m" / "README.md").read_text() == "# x\n"
+
+
+@pytest.mark.parametrize("storage", ["float16", "bfloat16"])
+def test_sixteen_bits_halve_the_file_and_load_as_thirty_two(tmp_path: Path, storage: str) -> None:
+    saved = save(tmp_path / "full")
+    save(tmp_path / "half", storage=storage)
+    size = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("full", "half")]
+    assert size[1] < 0.6 * size[0]
+    loaded = load_checkpoint(tmp_path / "half").model
+    for a, b in zip(saved.model.state_dict().values(), loaded.state_dict().values(), strict=True):
+        assert b.dtype == torch.float32
+        assert torch.allclose(a, b, rtol=1e-2, atol=1e-4)
+
+
+def test_the_old_checkpoint_survives_a_failed_save(tmp_path: Path) -> None:
+    saved = save(tmp_path / "m")
+
+    def fail(_folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(RunError, match="No space left"):
+        save(tmp_path / "m", add_files=fail)
+    assert torch.equal(load_checkpoint(tmp_path / "m").model.head.bias, saved.model.head.bias)
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+def test_replacing_leaves_no_trace_of_the_old(tmp_path: Path) -> None:
+    replace_folder(tmp_path / "m", lambda part: (part / "old").touch())
+    replace_folder(tmp_path / "m", lambda part: (part / "new").touch())
+    assert [p.name for p in (tmp_path / "m").iterdir()] == ["new"]
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+def damage_byte(folder: Path) -> None:
+    raw = bytearray((folder / "model.safetensors").read_bytes())
+    raw[-100] ^= 1
+    (folder / "model.safetensors").write_bytes(bytes(raw))
+
+
+def truncate(folder: Path) -> None:
+    raw = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(raw[: len(raw) // 2])
+
+
+def edit(folder: Path, change: object, *, drop_checksum: bool = False) -> None:
+    document = json.loads((folder / "config.json").read_text())
+    document["model"] |= change if isinstance(change, dict) else {}
+    if drop_checksum:
+        del document["weights_sha256"]
+    (folder / "config.json").write_text(json.dumps(document))
+
+
+def truncate_unchecked(folder: Path) -> None:
+    truncate(folder)
+    edit(folder, {}, drop_checksum=True)
+
+
+def drop_tensor(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["head.bias"]
+    save_file(tensors, folder / "model.safetensors")
+    edit(folder, {}, drop_checksum=True)
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (damage_byte, "damaged: its checksum"),
+        (truncate, "damaged"),
+        (truncate_unchecked, "damaged"),
+        (drop_tensor, "head.bias is missing"),
+        (lambda f: (f / "model.safetensors").unlink(), "cannot read"),
+        (lambda f: (f / "config.json").unlink(), "is no checkpoint"),
+        (lambda f: (f / "config.json").write_text("{"), "cannot read"),
+        (lambda f: (f / "config.json").write_text("{}"), "no section 'model'"),
+        (lambda f: edit(f, {"widht": 3}), "unknown setting 'model.widht'. Did you mean 'width'"),
+        (lambda f: edit(f, {"vocab_size": 12}), "do not fit"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path, harm: object, says: str) -> None:
+    save(tmp_path / "m")
+    harm(tmp_path / "m")  # type: ignore[operator]
+    with pytest.raises(CheckpointError, match=says):
+        load_checkpoint(tmp_path / "m")
+
+
+def test_a_vocabulary_of_another_size_and_a_missing_one_are_refused(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(STORIES, vocab_size=300)
+    model = build_model(tiny_config(vocab_size=300), generator(1))
+    LM(model, tokenizer, {}, None).save(tmp_path / "m")
+    assert load(tmp_path / "m").tokenizer.fingerprint == tokenizer.fingerprint
+    train_tokenizer(STORIES, vocab_size=310).save(tmp_path / "m")
+    with pytest.raises(CheckpointError, match="310 tokens but the model was built for 300"):
+        load(tmp_path / "m")
+    (tmp_path / "m" / "tokenizer.json").unlink()
+    with pytest.raises(TokenizerError, match="no tokenizer"):
+        load(tmp_path / "m")
+    with pytest.raises(CheckpointError, match="no folder"):
+        load(tmp_path / "none")

@@ -1,0 +1,114 @@
+"""The facade: texts, templates and candidates scored exactly."""
+
+import itertools
+import math
+
+import pytest
+
+from conftest import STORIES
+from fakes import tiny_config
+from pmlm import load
+from pmlm.errors import DataError, OrderError, TemplateError
+from pmlm.lm import LM
+from pmlm.model import build_model
+from pmlm.runtime import generator
+from pmlm.tokenizer import train_tokenizer
+
+TOKENIZER = train_tokenizer(STORIES, vocab_size=300)
+
+
+def make_lm(**changes: object) -> LM:
+    config = tiny_config(
+        vocab_size=300, max_length=40, mask_id=TOKENIZER.mask_id, forbidden_ids=TOKENIZER.forbidden_ids, **changes
+    )
+    return LM(build_model(config, generator(3, "lm")).eval(), TOKENIZER, {}, None)
+
+
+RANDOM = make_lm()
+
+
+@pytest.mark.parametrize("visibility", ["bidirectional", "order-causal"])
+@pytest.mark.parametrize("order", ["l2r", "r2l", "random", "confidence", "margin", "entropy"])
+def test_a_score_says_what_it_means(visibility: str, order: str) -> None:
+    text = "The little fox ran."
+    score = RANDOM.score(text, order=order, seed=4, visibility=visibility)
+    document = score.to_dict()
+    assert "".join(document["tokens"]) == " " + text
+    assert sorted(document["order"]) == list(range(len(document["tokens"])))
+    assert document["nll"] == pytest.approx(-sum(document["logp"]))
+    assert document["perplexity"] == pytest.approx(math.exp(document["nll"] / len(document["tokens"])))
+    assert document["bits_per_byte"] == pytest.approx(document["nll"] / math.log(2) / len(text.encode()))
+    assert (document["seed"], document["visibility"]) == (4, visibility)
+    again = RANDOM.score(text, order=",".join(map(str, score.order)), visibility=visibility)
+    assert again.logp == pytest.approx(score.logp, abs=1e-4)
+
+
+def test_seeds_draw_orders() -> None:
+    orders = {tuple(RANDOM.score("Tom is a cat.", order="random", seed=s).order) for s in range(5)}
+    assert len(orders) > 1
+    assert (
+        RANDOM.score("Tom is a cat.", order="random", seed=1).order
+        == RANDOM.score("Tom is a cat.", order="random", seed=1).order
+    )
+
+
+@pytest.mark.parametrize("visibility", ["bidirectional", "order-causal"])
+def test_blanks_are_scored_jointly_by_the_chain_rule(visibility: str) -> None:
+    text, template = "Tom is a cat and Jerry is a mouse.", "Tom is a ___ and Jerry is a ___."
+    score = RANDOM.score(text, given=template, visibility=visibility)
+    scored = [i for i, x in enumerate(score.logp) if x is not None]
+    assert "".join(score.tokens[i] for i in scored) == " cat mouse"
+    assert score.num_bytes == len("cat" + "mouse")
+    first = RANDOM.score(text, given="Tom is a ___ and Jerry is a mouse.", visibility=visibility)
+    second = RANDOM.score(text, given="Tom is a cat and Jerry is a ___.", visibility=visibility)
+    alone = [x for x in first.logp if x is not None]
+    # p(a, b) = p(a | b unknown) p(b | a): the last blank of the order is scored with everything known
+    last = [i for i in scored if i > 6]
+    assert [score.logp[i] for i in last][-1:] == pytest.approx(
+        [x for x in second.logp if x is not None][-1:], abs=1e-4
+    ) or visibility == "order-causal"
+    assert sum(alone) != pytest.approx(sum(score.logp[i] for i in scored if i < 6))  # type: ignore[misc]
+
+
+def test_scoring_everything_as_blanks_is_scoring_the_text() -> None:
+    text = "Tom is a cat."
+    tokens = len(TOKENIZER.encode(text))
+    whole, blank = RANDOM.score(text), RANDOM.score(text, given=f"[MASK:{tokens}]")
+    assert blank.logp == pytest.approx(whole.logp, abs=1e-5)
+
+
+def test_candidates_are_ranked_by_their_joint_probability() -> None:
+    words = ["cat", "mouse", "dog"]
+    pairs = [list(p) for p in itertools.product(words, repeat=2)]
+    ranked = RANDOM.rank("Tom is a ___ and Jerry is a ___.", pairs)
+    assert [r.score.nll for r in ranked] == sorted(r.score.nll for r in ranked)
+    assert sum(r.share for r in ranked) == pytest.approx(1)
+    assert ranked[0].share / ranked[1].share == pytest.approx(math.exp(ranked[1].score.nll - ranked[0].score.nll))
+
+
+def test_what_cannot_be_scored_is_refused() -> None:
+    with pytest.raises(DataError, match="no text"):
+        RANDOM.score("")
+    with pytest.raises(DataError, match="reads 40"):
+        RANDOM.score("word " * 50)
+    with pytest.raises(TemplateError, match="no blank"):
+        RANDOM.score("Tom", given="Tom")
+    with pytest.raises(OrderError, match="position 9"):
+        RANDOM.score("Tom is", order="0,9")
+    with pytest.raises(OrderError, match="not trained for"):
+        RANDOM.score("Tom is", visibility="causal")
+    with pytest.raises(DataError, match="no candidates"):
+        RANDOM.rank("a ___", [])
+    gpt = make_lm(visibilities=("causal",))
+    assert gpt.score("Tom is").visibility == "causal"
+    with pytest.raises(OrderError, match="left to right"):
+        gpt.score("Tom is", order="random")
+
+
+def test_the_model_inside_the_package_knows_its_stories() -> None:
+    lm = load()
+    good = lm.score("Tom is a cat and Jerry is a mouse.", order="random")
+    bad = lm.score("Tom cat a is mouse and a Jerry is.", order="random")
+    assert good.bits_per_byte < bad.bits_per_byte - 0.3
+    for visibility in lm.model.config.visibilities:
+        assert lm.score("Tom is a cat.", visibility=visibility).bits_per_byte < 4
