@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pmlm.errors import PmlmError
-    from pmlm.lm import LM, Ranked, Score, load
+    from pmlm.lm import LM, Filled, Ranked, Score, load
     from pmlm.model import LanguageModel, ModelConfig
     from pmlm.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Filled": "pmlm.lm",
     "LM": "pmlm.lm",
     "LanguageModel": "pmlm.model",
     "ModelConfig": "pmlm.model",
@@ -29,6 +30,7 @@ _HOMES = {
 
 __all__ = [
     "LM",
+    "Filled",
     "LanguageModel",
     "ModelConfig",
     "PmlmError",

@@ -5,19 +5,24 @@ The thin edge between text and the core, which knows ids alone.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pmlm.corpus.framing import Row, frame, row_batch
-from pmlm.errors import DataError, TemplateError
+from pmlm.errors import DataError, OrderError, TemplateError
+from pmlm.generation.canvas import allowed_pieces, canvas_text, make_canvas
+from pmlm.generation.decode import decode
+from pmlm.generation.sampling import Sampling
 from pmlm.generation.template import Template, filled_text, fit, parse_template
 from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp, order_ranks, policy_logp
 from pmlm.model import LanguageModel, Visibility
 from pmlm.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pmlm.orders import Order, arrange, parse_order
-from pmlm.runtime import generator, pick_device
+from pmlm.runtime import draw_seed, generator, pick_device
 from pmlm.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -77,6 +82,26 @@ class Ranked:
         return {"fillings": self.fillings, "share": self.share, **self.score.to_dict()}
 
 
+@dataclass(frozen=True)
+class Filled:
+    """A template with its blanks written."""
+
+    text: str
+    tokens: list[str]
+    order: list[int]
+    """Indices into tokens of what was written, in the order of writing."""
+    logp: list[float]
+    """logp[t] is the model's log-probability of the token written t-th."""
+    sampled_logp: list[float]
+    """The same under the sampler's own distribution."""
+    seed: int
+    visibility: Visibility
+
+    @property
+    def nll(self) -> float:
+        return -math.fsum(self.logp)
+
+
 class LM:
     """An any-order language model with its tokenizer."""
 
@@ -132,6 +157,44 @@ class LM:
             for c, score, weight in zip(candidates, scores, weights, strict=True)
         ]
         return sorted(ranked, key=lambda r: r.score.nll)
+
+    def fill(
+        self,
+        template: str,
+        *,
+        order: str | Order = "random",
+        seed: int | None = None,
+        visibility: str | None = None,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+    ) -> Filled:
+        """Write what stands in a template's blanks, in any order, around what is given."""
+        order = parse_order(order) if isinstance(order, str) else order
+        kind = check_visibility(visibility, self.model.config)
+        check_order(order, kind)
+        if kind == "causal":
+            raise OrderError("a left-to-right model cannot look at what stands after a blank")
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        seed = draw_seed() if seed is None else seed
+        canvas = make_canvas(parse_template(template), self.tokenizer, self.model.config.max_length)
+        batch = row_batch([canvas.row], self.tokenizer).to(self.model.device)
+        shifted = replace(order, positions=tuple(p + 1 for p in order.positions))  # after the start marker
+        allowed = allowed_pieces(self.tokenizer)[torch.tensor(canvas.role)][None]
+        turns = decode(self.model, batch, allowed, shifted, sampling, kind, [generator(seed, "decode", 0)])
+        reveals = [reveal for turn in turns for reveal in turn]
+        ids = list(canvas.row.ids)
+        for reveal in reveals:
+            ids[reveal.slot] = reveal.token
+        return Filled(
+            text=canvas_text(canvas, ids, self.tokenizer),
+            tokens=[self.tokenizer.show(i) for i in ids[1:-1]],
+            order=[reveal.slot - 1 for reveal in reveals],
+            logp=[reveal.logp for reveal in reveals],
+            sampled_logp=[reveal.sampled_logp for reveal in reveals],
+            seed=seed,
+            visibility=kind,
+        )
 
     def save(self, folder: str | Path, *, card: str = "", storage: str = "float32") -> None:
         """Write a checkpoint folder that `pmlm.load` reads."""

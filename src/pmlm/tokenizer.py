@@ -70,10 +70,10 @@ class Tokenizer:
 
     @functools.cached_property
     def starts_word(self) -> list[bool]:
-        """For each id, whether the piece begins a new word: with white space, or (wordpiece) without `##`."""
+        """For each id, whether the piece begins a new word: with a space, or (wordpiece) without `##`."""
         if self.kind == "wordpiece":
             return [not self._name(i).startswith("##") for i in range(self.vocab_size)]
-        return [self._bytes[i][:1].isspace() for i in range(self.vocab_size)]
+        return [self._bytes[i].startswith(b" ") for i in range(self.vocab_size)]
 
     @functools.cached_property
     def byte_ids(self) -> tuple[int, ...]:

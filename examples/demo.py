@@ -1,0 +1,23 @@
+"""`make demo`: the model inside the package fills templates and shows the order in which it wrote."""
+
+import pmlm
+
+TEMPLATES = [
+    "Tom is a cat and Jerry is a mouse. [MASK:24] Tom and Jerry become good friends in the end.",
+    "Once upon a time there was a [MASK] [MASK] named [MASK]. [MASK:12]",
+]
+
+
+def main() -> None:
+    lm = pmlm.load()
+    interim = " (interim: a stand-in until the default model is trained)" if lm.about.get("interim") else ""
+    print(f"{lm.about['name']}{interim}, {lm.model.num_parameters():,} parameters\n")
+    for seed, template in enumerate(TEMPLATES):
+        filled = lm.fill(template, order="random", seed=seed, top_p=0.9)
+        print(f"template  {template}\nfilled    {filled.text}")
+        written = " ".join(f"{step}:{filled.tokens[i].strip()}" for step, i in enumerate(filled.order, start=1))
+        print(f"order     {written}\nnll       {filled.nll:.2f} nats ({filled.visibility}, seed {filled.seed})\n")
+
+
+if __name__ == "__main__":
+    main()

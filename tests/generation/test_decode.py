@@ -1,0 +1,85 @@
+"""Generation: given text stays, everything is written once, and what is reported is the model's own probability."""
+
+import math
+
+import pytest
+import torch
+
+from fakes import TableModel, bare_batch
+from pmlm import load
+from pmlm.errors import OrderError, TemplateError
+from pmlm.generation.decode import decode
+from pmlm.generation.sampling import Sampling
+from pmlm.orders import parse_order
+from pmlm.runtime import generator
+from test_lm import make_lm
+
+ORDERS = ["l2r", "r2l", "random", "confidence", "margin", "entropy"]
+TEMPLATE = "Tom is a [MASK] and [MASK:3] mouse. [MASK:6]"
+
+
+@pytest.mark.parametrize("visibility", ["bidirectional", "order-causal"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_writes_each_blank_once_and_keeps_what_is_given(order: str, visibility: str) -> None:
+    lm = load()
+    filled = lm.fill(TEMPLATE, order=order, seed=3, visibility=visibility)
+    assert len(filled.order) == len(set(filled.order)) == 10
+    assert filled.text.startswith("Tom is a ")
+    assert " and " in filled.text
+    assert " mouse. " in filled.text
+    assert "".join(filled.tokens) == " " + filled.text
+    assert all(x <= 0 for x in filled.logp)
+    score = lm.score(filled.text, given=TEMPLATE, order=",".join(map(str, filled.order)), visibility=visibility)
+    assert score.nll == pytest.approx(filled.nll, abs=1e-4)
+    assert [score.logp[i] for i in filled.order] == pytest.approx(filled.logp, abs=1e-4)
+
+
+def test_seeds_repeat_and_differ_and_one_is_drawn_where_none_is_given() -> None:
+    lm = load()
+    assert lm.fill(TEMPLATE, seed=5).text == lm.fill(TEMPLATE, seed=5).text
+    assert len({lm.fill(TEMPLATE, seed=s).text for s in range(4)}) > 1
+    drawn = lm.fill(TEMPLATE)
+    assert lm.fill(TEMPLATE, seed=drawn.seed).text == drawn.text
+
+
+def test_spaces_before_blanks_decide_word_starts_and_specials_never_come_out() -> None:
+    lm = make_lm()  # random weights: everything that is allowed does come out
+    for seed in range(20):
+        filled = lm.fill("A [MASK] b[MASK:2]", seed=seed)
+        assert filled.text.startswith("A ")
+        assert filled.tokens[-2][:1] != " "
+        assert not any(token.startswith(("[", "<0x")) for token in filled.tokens)
+        assert "\ufffd" not in filled.text
+
+
+def test_samples_of_a_table_follow_its_joint_in_any_order() -> None:
+    model, rows = TableModel(vocab=3, length=2), 3000
+    batch = bare_batch(*([[0, 0]] * rows))
+    allowed = torch.tensor([False, True, True])[None, None]
+    for order in ("random", "confidence"):
+        ids = batch.ids_BL.clone()
+        for turn in decode(
+            model,
+            batch,
+            allowed,
+            parse_order(order),
+            Sampling(),
+            "bidirectional",
+            [generator(order, b) for b in range(rows)],
+        ):
+            for r in turn:
+                ids[r.row, r.slot] = r.token
+        for a in (1, 2):
+            for b in (1, 2):
+                share = ((ids[:, 0] == a) & (ids[:, 1] == b)).double().mean().item()
+                assert share == pytest.approx(model.joint[a, b].item(), abs=4 * math.sqrt(0.25 / rows))
+
+
+def test_what_cannot_be_filled_is_refused() -> None:
+    lm = load()
+    with pytest.raises(TemplateError, match="reads 128"):
+        lm.fill("[MASK:200]")
+    with pytest.raises(OrderError, match="position"):
+        lm.fill("a [MASK] b", order="0")
+    with pytest.raises(OrderError):
+        make_lm(visibilities=("causal",)).fill("a [MASK] b", order="l2r")

@@ -1,0 +1,51 @@
+"""Sampling filters on any leading shape, and draws that follow the distribution."""
+
+import pytest
+import torch
+
+from pmlm.errors import ConfigError
+from pmlm.generation.sampling import Sampling, draw_token, sampling_logp
+from pmlm.runtime import generator
+
+P = torch.tensor([0.5, 0.25, 0.15, 0.1])
+ALL = torch.ones(4, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(), [0.5, 0.25, 0.15, 0.1]),
+        (Sampling(temperature=0.5), [0.25, 0.0625, 0.0225, 0.01]),
+        (Sampling(temperature=0), [1, 0, 0, 0]),
+        (Sampling(top_k=2), [0.5, 0.25, 0, 0]),
+        (Sampling(top_p=0.6), [0.5, 0.25, 0, 0]),
+        (Sampling(top_p=0.5), [0.5, 0, 0, 0]),
+        (Sampling(top_p=1e-9), [1, 0, 0, 0]),
+    ],
+)
+def test_filters_act_on_the_last_dimension(shape: tuple[int, ...], sampling: Sampling, expected: list[float]) -> None:
+    got = sampling_logp(P.log().expand(shape), ALL, sampling).exp()
+    target = torch.tensor(expected, dtype=torch.float64)
+    assert torch.allclose(got, (target / target.sum()).expand(shape), atol=1e-7)
+
+
+def test_what_is_not_allowed_is_gone_before_the_filters() -> None:
+    allowed = torch.tensor([False, True, True, True])
+    assert sampling_logp(P.log(), allowed, Sampling(top_k=1)).exp().tolist() == [0, 1, 0, 0]
+    assert sampling_logp(P.log(), allowed, Sampling()).exp().tolist() == pytest.approx([0, 0.5, 0.3, 0.2])
+
+
+def test_draws_follow_the_distribution() -> None:
+    rng = generator(1)
+    logp = sampling_logp(P.log(), ALL, Sampling())
+    seen = torch.bincount(torch.tensor([draw_token(logp, rng) for _ in range(8000)]), minlength=4) / 8000
+    assert torch.allclose(seen, P, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}]
+)
+def test_impossible_settings_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        Sampling(**bad)  # type: ignore[arg-type]
