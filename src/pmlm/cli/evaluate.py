@@ -109,10 +109,10 @@ def _print_report(report: dict[str, Any]) -> None:
         lines.append((f"bound, {report['importance_weighted']['orders']} orders", report["importance_weighted"]))
     if "bound" in report:
         lines.append(("bound, order-averaged", report["bound"]))
-    print(f"{'':24}{'PPL':>10}{'± s.e.':>10}{'nats/token':>12}{'bits/byte':>11}{'windows':>9}{'tokens':>10}")
+    print(f"{'':24}{'PPL':>12}{'± s.e.':>12}{'nats/token':>12}{'bits/byte':>11}{'windows':>9}{'tokens':>11}")
     for name, f in lines:
-        error = "–" if f["perplexity_stderr"] is None else f"{f['perplexity_stderr']:.3f}"
+        error = "–" if f["perplexity_stderr"] is None else f"{f['perplexity_stderr']:.4g}"
         print(
-            f"{name:24}{f['perplexity']:10.3f}{error:>10}{f['nats_per_token']:12.4f}{f['bits_per_byte']:11.4f}"
-            f"{f['rows']:9}{f['tokens']:10}"
+            f"{name:24}{f['perplexity']:12.6g}{error:>12}{f['nats_per_token']:12.4f}{f['bits_per_byte']:11.4f}"
+            f"{f['rows']:9}{f['tokens']:11}"
         )
