@@ -32,6 +32,7 @@ def test_perplexity_is_total_nll_over_total_tokens_and_equals_text_by_text_score
 def test_the_standard_error_is_that_of_a_ratio_over_documents() -> None:
     assert ratio_stderr([(1.0, 2)]) is None
     assert ratio_stderr([(2.0, 2), (4.0, 4), (1.0, 1)]) == 0
+    assert ratio_stderr([(1.0, 1), (3.0, 1)]) == pytest.approx(1.0)  # of 1 and 3: deviation √2, error of the mean 1
     rng = torch.Generator().manual_seed(1)
     trials = []
     for _ in range(400):

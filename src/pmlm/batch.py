@@ -24,6 +24,9 @@ class Batch:
     """The text of the row that a slot belongs to: 0, 1, …; -1 is padding."""
     starts_word_BL: Tensor | None = None
     """True where a word begins; needed by whole-word masking alone."""
+    max_texts: int | None = None
+    """An upper bound on the texts of a row that does not depend on how rows are split over batches. What is drawn
+    per text is drawn for this many; without it, for as many as these rows happen to have."""
 
     def __post_init__(self) -> None:
         assert self.ids_BL.dtype == self.group_BL.dtype == torch.long
@@ -41,8 +44,8 @@ class Batch:
 
     @property
     def num_texts(self) -> int:
-        """T: the largest number of texts in one row."""
-        return max(int(self.group_BL.max()) + 1, 1)
+        """T: the bound on the texts of one row, or their largest number here."""
+        return self.max_texts or max(int(self.group_BL.max()) + 1, 1)
 
     def is_uniform(self) -> bool:
         """True where every row is one text without padding, so that everybody may see everybody."""
@@ -55,11 +58,13 @@ class Batch:
     def rows(self, index_B: Tensor) -> "Batch":
         """Some rows, in the given order, with repeats allowed."""
         words = None if self.starts_word_BL is None else self.starts_word_BL[index_B]
-        return Batch(self.ids_BL[index_B], self.maskable_BL[index_B], self.group_BL[index_B], words)
+        return Batch(self.ids_BL[index_B], self.maskable_BL[index_B], self.group_BL[index_B], words, self.max_texts)
 
     def to(self, device: torch.device) -> "Batch":
         words = None if self.starts_word_BL is None else self.starts_word_BL.to(device)
-        return Batch(self.ids_BL.to(device), self.maskable_BL.to(device), self.group_BL.to(device), words)
+        return Batch(
+            self.ids_BL.to(device), self.maskable_BL.to(device), self.group_BL.to(device), words, self.max_texts
+        )
 
 
 def group_positions(group_BL: Tensor) -> Tensor:

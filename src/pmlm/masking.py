@@ -12,7 +12,7 @@ Shapes: B rows, L slots, T texts per row.
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -70,11 +70,31 @@ class Masking:
     """What the network reads at a hidden position: [MASK], or BERT's 80 % [MASK], 10 % a random token, 10 % itself.
     The second breaks the likelihood argument: the known tokens can no longer be trusted."""
 
+    start_prior: Prior | None = None
+    """Where training starts with another prior of the same kind: its numbers move linearly to those of `prior`."""
+    ramp: float = 0.5
+    """The share of training after which `prior` is reached."""
+
     def __post_init__(self) -> None:
+        if self.start_prior is not None and (self.start_prior.kind != self.prior.kind or self.prior.kind == "table"):
+            raise ConfigError("start_prior must be of the same kind as prior, and no table")
+        if not 0 < self.ramp <= 1:
+            raise ConfigError(f"ramp must be in (0, 1], got {self.ramp}")
         if self.mean_span < 1:
             raise ConfigError(f"mean_span must be at least 1, got {self.mean_span}")
         if self.prior.kind == "table" and self.draw == "ratio":
             raise ConfigError("a table prior is a law over counts: draw by count or stratified, not by ratio")
+
+
+def scheduled(masking: Masking, progress: float) -> Masking:
+    """The masking at a moment of training, `progress` running from 0 to 1."""
+    start, end = masking.start_prior, masking.prior
+    if start is None:
+        return masking
+    done = min(1.0, progress / masking.ramp)
+    names = ("ratio", "low", "high", "a", "b")
+    now = {name: round(getattr(start, name) * (1 - done) + getattr(end, name) * done, 3) for name in names}
+    return replace(masking, prior=replace(end, **now), start_prior=None)
 
 
 @functools.lru_cache(maxsize=4096)

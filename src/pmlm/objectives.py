@@ -11,7 +11,7 @@ pass, and neither micro-batches nor ranks can change the result. One function th
 Shapes: B rows, L slots, T texts per row, M predictions.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from pmlm.batch import Batch, group_counts, spread
 from pmlm.errors import ConfigError
-from pmlm.masking import Masking, Prior, corrupt, draw_hidden, text_ranks
+from pmlm.masking import Masking, Prior, corrupt, draw_hidden, scheduled, text_ranks
 from pmlm.model import Inputs, ModelConfig, Slots, Visibility
 from pmlm.runtime import RowRandom
 from pmlm.visibility import bidirectional_inputs, causal_inputs, known_only_inputs, order_causal_inputs
@@ -165,12 +165,13 @@ def prepare_mixture(
     batch: Batch, mixture: Mixture, progress: float, random: RowRandom, config: ModelConfig
 ) -> list[Prepared | None]:
     """One preparation per member; None for a member that none of these rows belongs to."""
-    if len(mixture.members) == 1:
-        return [prepare(batch, mixture.members[0].objective, random, config)]
+    now = [replace(m.objective, masking=scheduled(m.objective.masking, progress)) for m in mixture.members]
+    if len(now) == 1:
+        return [prepare(batch, now[0], random, config)]
     parts = split_members(mixture.shares(progress), random)
     return [
-        prepare(batch.rows(index_B), member.objective, part, config) if len(index_B) else None
-        for member, (index_B, part) in zip(mixture.members, parts, strict=True)
+        prepare(batch.rows(index_B), objective, part, config) if len(index_B) else None
+        for objective, (index_B, part) in zip(now, parts, strict=True)
     ]
 
 

@@ -6,6 +6,8 @@ how the rows are split over micro-batches or ranks.
 
 import hashlib
 import secrets
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -81,3 +83,28 @@ class RowRandom:
     def part(self, name: str, rows_B: Tensor, total: int) -> "RowRandom":
         """The numbers of one named part of the batch, whose rows are numbered anew from 0 to total - 1."""
         return RowRandom(stream_seed(self.seed, name), self.step, rows_B, total)
+
+
+_PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.{name}); print(float((a @ a).sum()))"
+
+
+def can_multiply(name: str) -> bool:
+    """Whether the CPU can multiply matrices of a 16-bit type. Some die trying, so a child process tries."""
+    command = [sys.executable, "-c", _PROBE.format(name=name)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def training_dtype(precision: str, device: torch.device) -> torch.dtype | None:
+    """The type to compute in beside float32; None: float32 alone."""
+    if precision == "fp32" or (precision == "auto" and device.type != "cuda"):
+        return None
+    if precision == "auto":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    dtype, name = (torch.bfloat16, "bfloat16") if precision == "bf16" else (torch.float16, "float16")
+    if device.type == "cpu" and not can_multiply(name):
+        raise ConfigError(f"precision {precision!r} cannot be used: this CPU fails on {name} matrices. Use fp32.")
+    return dtype

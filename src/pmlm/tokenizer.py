@@ -136,6 +136,19 @@ class Tokenizer:
             return join_words(self._words(plain))
         return b"".join(self._bytes[i] for i in plain).decode("utf-8", errors="replace")
 
+    def num_bytes(self, ids: Sequence[int]) -> int:
+        """UTF-8 bytes of what the ids stand for, the space that a first piece may carry included."""
+        if self.kind == "reversible":
+            return sum(len(self._bytes[i]) for i in ids)
+        return len(self.decode_inner(ids).encode())
+
+    @functools.cached_property
+    def sentence_end_ids(self) -> tuple[int, ...]:
+        """Pieces that end in a mark that closes a sentence."""
+        return tuple(
+            i for i in range(self.vocab_size) if self._bytes[i].endswith((b".", b"!", b"?", b'."', b'!"', b'?"'))
+        )
+
     def show(self, token_id: int) -> str:
         """A token for a person: its text, or <0x..> for bytes of a character."""
         if token_id in self.special_ids or self.kind == "wordpiece":
@@ -224,6 +237,23 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int, kind: Kind = "reve
     )
     backend.train_from_iterator((" " + text for text in texts), bpe_trainer)
     return Tokenizer(backend)
+
+
+def train_on_sample(
+    texts: Iterable[str], *, vocab_size: int, kind: Kind = "reversible", max_chars: int = 50_000_000
+) -> Tokenizer:
+    """Learn from texts spread evenly over a corpus: every second, fourth, eighth … once enough have been seen."""
+    kept: list[str] = []
+    size, stride = 0, 1
+    for number, text in enumerate(texts):
+        if number % stride:
+            continue
+        kept.append(text)
+        size += len(text)
+        if size > max_chars:
+            kept, stride = kept[::2], stride * 2
+            size = sum(map(len, kept))
+    return train_tokenizer(kept, vocab_size=vocab_size, kind=kind)
 
 
 def _bert_pipeline(backend: Backend, lowercase: bool) -> Backend:

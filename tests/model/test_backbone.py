@@ -22,6 +22,43 @@ def test_wanted_slots_get_what_a_full_pass_gives_them(norm: str, positions: str)
     assert torch.allclose(backbone(inputs, at), backbone(inputs)[at.rows_M, at.slots_M], atol=1e-6)
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_network_is_the_textbook_transformer(norm: str) -> None:
+    """Layer by layer from the parameters, one head at a time."""
+    model = tiny_model(norm=norm, forbidden_ids=())
+    p = dict(model.state_dict())
+    batch = bare_batch(*random_rows(1, 6))
+
+    def normed(x: torch.Tensor, name: str) -> torch.Tensor:
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-12).sqrt()
+        return x * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
+
+    def gelu(x: torch.Tensor) -> torch.Tensor:
+        return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+    x = p["backbone.tokens.weight"][batch.ids_BL[0]] + p["backbone.places.weight"][:6]
+    x = normed(x, "backbone.input_norm") if norm == "post" else x
+    for n in range(2):
+        at = f"backbone.layers.{n}"
+        q, k, v = linear(normed(x, f"{at}.attention_norm") if norm == "pre" else x, f"{at}.attention.qkv").chunk(3, -1)
+        heads = [
+            torch.softmax(q[:, h] @ k[:, h].T / math.sqrt(8), -1) @ v[:, h]
+            for h in (slice(8 * i, 8 * i + 8) for i in range(4))
+        ]
+        x = x + linear(torch.cat(heads, -1), f"{at}.project")
+        x = normed(x, f"{at}.attention_norm") if norm == "post" else x
+        y = normed(x, f"{at}.ff_norm") if norm == "pre" else x
+        x = x + linear(gelu(linear(y, f"{at}.up")), f"{at}.down")
+        x = normed(x, f"{at}.ff_norm") if norm == "post" else x
+    x = normed(x, "backbone.output_norm") if norm == "pre" else x
+    logits = normed(gelu(linear(x, "head.transform")), "head.norm") @ p["backbone.tokens.weight"].T + p["head.bias"]
+    got = model(bidirectional_inputs(batch, batch.ids_BL), Slots.where(batch.maskable_BL))
+    assert torch.allclose(got, logits, atol=1e-4)
+
+
 def test_forbidden_ids_have_probability_zero_and_get_no_output_gradient() -> None:
     model = tiny_model(forbidden_ids=(0, 1, 2))
     batch = bare_batch([3, 4, 5])

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pmlm import __version__
-from pmlm.cli import evaluate, info, score, tokenizer
+from pmlm.cli import evaluate, info, prepare, score, tokenizer, train
 from pmlm.errors import PmlmError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]  # click's own
@@ -26,6 +26,8 @@ app = typer.Typer(
 app.command("score")(score.score)
 app.command("evaluate")(evaluate.evaluate)
 app.command("info")(info.info)
+app.command("prepare")(prepare.prepare)
+app.command("train")(train.train)
 app.add_typer(tokenizer.app, name="tokenizer")
 
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -63,3 +63,25 @@ def progress_bar(title: str, total: int, *, quiet: bool) -> Iterator[Advance]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda steps=1, /: bar.advance(task, steps)
+
+
+@contextmanager
+def counter(first: str, second: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Two running counts on stderr where that is a terminal, and nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _first, _second: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    text = f"{{task.completed:,.0f}} {first}  {{task.fields[other]:,}} {second}"
+    columns = (SpinnerColumn(), TextColumn(text), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, other=0)
+        total = [0]
+
+        def advance(one: int, two: int) -> None:
+            total[0] += two
+            bar.update(task, advance=one, other=total[0])
+
+        yield advance

@@ -31,7 +31,11 @@ def evaluate(
         int | None, typer.Option("--limit", help="Exact figures on this many windows, drawn at random by --seed.")
     ] = None,
     split: Annotated[
-        str, typer.Option("--split", help="What a document is: auto, lines, blocks, documents or whole.")
+        str,
+        typer.Option(
+            "--split",
+            help="What a document is: auto, lines, blocks, documents, whole, wikitext, wikiextractor or jsonl.",
+        ),
     ] = "auto",
     bound: Annotated[bool, typer.Option(help="Also the order-averaged bound, on the whole file.")] = True,
     importance: Annotated[
@@ -47,15 +51,14 @@ def evaluate(
     device: DeviceOption = "auto",
 ) -> None:
     """Perplexity of FILE along each order: exact on the stated part, a bound over all orders on the whole."""
-    from pmlm.corpus.documents import read_documents
+    from pmlm.corpus.documents import check_split, read_documents
     from pmlm.corpus.framing import windows
     from pmlm.evaluation import Scorer, draw_part
     from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility
     from pmlm.lm import load
     from pmlm.orders import parse_order
 
-    if split not in ("auto", "lines", "blocks", "documents", "whole"):
-        raise ConfigError(f"--split must be one of auto, lines, blocks, documents, whole; got {split!r}")
+    how = check_split(split)
     orders = [parse_order(name) for name in order.split(",")]
     if any(o.kind == "list" for o in orders):
         raise OrderError("a corpus is evaluated along named orders, not along a list of positions")
@@ -71,7 +74,7 @@ def evaluate(
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit must be at least 1, got {limit}")
 
-    documents = read_documents(file, split)  # type: ignore[arg-type]
+    documents = read_documents(file, how)
     rows = [row for i, text in enumerate(documents) for row in windows(text, lm.tokenizer, context, i)]
     part = draw_part(rows, limit, seed)
     scorer = Scorer(lm.model, lm.tokenizer, kind, seed, max_slots or MAX_SLOTS)

@@ -1,48 +1,196 @@
-"""Text files as a stream of documents: plain or .xz, one per line, per paragraph block, or between separators."""
+"""Text files as a stream of documents, read piece by piece so that a large file does not fill the memory.
 
+Plain text (one document per line, per block between blank lines, between separators, or the whole file), WikiText,
+WikiExtractor output, JSON lines, and tar archives of such files; each also as .xz. What a file is, is seen from its
+name and its beginning; `split` overrides it.
+"""
+
+import io
+import itertools
+import json
 import lzma
 import re
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal, get_args
 
 from pmlm.errors import DataError
 
-Split = Literal["auto", "lines", "blocks", "documents", "whole"]
+Split = Literal["auto", "lines", "blocks", "documents", "whole", "wikitext", "wikiextractor", "jsonl"]
+SPLITS: tuple[str, ...] = get_args(Split)
 SEPARATOR = "<|endoftext|>"
+_PEEK_LINES = 2000
+_WIKI_OPEN = re.compile(r'<doc id="([^"]*)"[^>]*>\s*$')
+_WIKITEXT_TITLE = re.compile(r"^ ?= [^=].* = *$")
+
+
+@dataclass(frozen=True)
+class Document:
+    text: str
+    id: str | None = None
+
+
+def check_split(name: str) -> Split:
+    for known in get_args(Split):
+        if name == known:
+            return known
+    raise DataError(f"--split must be one of {', '.join(SPLITS)}; got {name!r}")
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 text file, unpacked where it ends in .xz."""
-    try:
-        raw = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-        return raw.decode("utf-8")
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    except lzma.LZMAError as error:
-        raise DataError(f"cannot unpack {path}: {error}") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
+    """A whole UTF-8 text file, unpacked where it ends in .xz."""
+    return "".join(_lines(path))
 
 
 def read_documents(path: Path, split: Split = "auto") -> list[str]:
-    """The documents of a file, without surrounding white space, empty ones left out.
-
-    `documents` are separated by <|endoftext|>, `blocks` by blank lines, `lines` by line ends; `whole` takes the file
-    as one. `auto` takes the first of documents, blocks and lines whose separator occurs.
-    """
-    text = read_text(path)
-    if split == "auto":
-        split = "documents" if SEPARATOR in text else "blocks" if re.search(r"\S\n\s*\n\s*\S", text) else "lines"
-    match split:
-        case "documents":
-            parts = text.split(SEPARATOR)
-        case "blocks":
-            parts = re.split(r"\n[ \t]*\n", text)
-        case "lines":
-            parts = text.splitlines()
-        case _:
-            parts = [text]
-    documents = [part.strip() for part in parts if part.strip()]
+    """The texts of all documents of a file; DataError where there are none."""
+    documents = [document.text for document in iter_documents(path, split)]
     if not documents:
         raise DataError(f"{path} holds no text")
     return documents
+
+
+def iter_documents(path: Path, split: Split = "auto", field: str = "text") -> Iterator[Document]:
+    """The documents of a file without surrounding white space, empty ones left out.
+
+    `documents` are separated by <|endoftext|>, `blocks` by blank lines, `lines` by line ends; `wikitext` starts one at
+    each top-level title; `wikiextractor` and `jsonl` (with the text under `field`) carry ids. Members of a tar are
+    documents on their own unless `split` says otherwise.
+    """
+    if ".tar" in path.suffixes[-2:]:
+        yield from _tar_documents(path, split, field)
+        return
+    lines = _lines(path)
+    head = list(itertools.islice(lines, _PEEK_LINES))
+    kind = _guess(path, head) if split == "auto" else split
+    for document in _split_lines(itertools.chain(head, lines), kind, field, path):
+        text = document.text.strip()
+        if text:
+            yield Document(text, document.id)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    opener = lzma.open if path.suffix == ".xz" else open
+    try:
+        with opener(path, "rb") as handle:
+            yield from _decoded(handle, path)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except (lzma.LZMAError, EOFError) as error:
+        raise DataError(f"cannot unpack {path}: {error}") from None
+
+
+def _decoded(handle: Iterable[bytes], path: Path) -> Iterator[str]:
+    at = 0
+    for raw in handle:
+        try:
+            line = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not UTF-8 text: byte {at + error.start} cannot be read") from None
+        at += len(raw)
+        yield line.removesuffix("\r\n") + "\n" if line.endswith("\r\n") else line
+
+
+def _guess(path: Path, head: list[str]) -> Split:
+    text = "".join(head)
+    if ".jsonl" in path.suffixes[-2:]:
+        return "jsonl"
+    if _WIKI_OPEN.match(head[0] if head else ""):
+        return "wikiextractor"
+    if SEPARATOR in text:
+        return "documents"
+    if any(_WIKITEXT_TITLE.match(line) for line in head[:3]):
+        return "wikitext"
+    return "blocks" if re.search(r"\S\n\s*\n\s*\S", text) else "lines"
+
+
+def _split_lines(lines: Iterable[str], kind: Split, field: str, path: Path) -> Iterator[Document]:
+    match kind:
+        case "lines":
+            yield from (Document(line) for line in lines)
+        case "blocks":
+            yield from _gather(lines, lambda line: not line.strip(), keep=False)
+        case "wikitext":
+            yield from _gather(lines, lambda line: bool(_WIKITEXT_TITLE.match(line)), keep=True)
+        case "documents":
+            yield from _separated(lines)
+        case "wikiextractor":
+            yield from _wikiextractor(lines)
+        case "jsonl":
+            yield from (
+                _json_document(line, number, field, path) for number, line in enumerate(lines, 1) if line.strip()
+            )
+        case _:
+            yield Document("".join(lines))
+
+
+def _gather(lines: Iterable[str], is_edge: Callable[[str], bool], *, keep: bool) -> Iterator[Document]:
+    """Documents that end before each edge line; `keep` puts that line at the start of the next."""
+    parts: list[str] = []
+    for line in lines:
+        if is_edge(line):
+            yield Document("".join(parts))
+            parts = [line] if keep else []
+        else:
+            parts.append(line)
+    yield Document("".join(parts))
+
+
+def _separated(lines: Iterable[str]) -> Iterator[Document]:
+    parts: list[str] = []
+    for line in lines:
+        *ended, rest = line.split(SEPARATOR)
+        for piece in ended:
+            yield Document("".join([*parts, piece]))
+            parts = []
+        parts.append(rest)
+    yield Document("".join(parts))
+
+
+def _wikiextractor(lines: Iterable[str]) -> Iterator[Document]:
+    parts: list[str] = []
+    key: str | None = None
+    for line in lines:
+        if opening := _WIKI_OPEN.match(line):
+            parts, key = [], opening[1]
+        elif line.startswith("</doc>"):
+            yield Document("".join(parts), key)
+            parts = []
+        else:
+            parts.append(line)
+    if "".join(parts).strip():
+        raise DataError("the last <doc> is not closed: the file is cut off")
+
+
+def _json_document(line: str, number: int, field: str, path: Path) -> Document:
+    try:
+        record = json.loads(line)
+        text = record[field]
+    except (json.JSONDecodeError, TypeError, KeyError):
+        raise DataError(f"{path}, line {number}: no JSON object with a field {field!r}") from None
+    if not isinstance(text, str):
+        raise DataError(f"{path}, line {number}: the field {field!r} is not a text")
+    key = record.get("id")
+    return Document(text, None if key is None else str(key))
+
+
+def _tar_documents(path: Path, split: Split, field: str) -> Iterator[Document]:
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                handle: IO[bytes] | None = archive.extractfile(member) if member.isfile() else None
+                if handle is None:
+                    continue
+                inside = Path(member.name)
+                lines = _decoded(io.BytesIO(handle.read()), inside)
+                kind: Split = "whole" if split == "auto" else split
+                for i, document in enumerate(_split_lines(lines, kind, field, inside)):
+                    text = document.text.strip()
+                    if text:
+                        yield Document(text, document.id or (member.name if kind == "whole" else f"{member.name}#{i}"))
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise DataError(f"cannot unpack {path}: {error}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None

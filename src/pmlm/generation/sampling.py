@@ -44,7 +44,7 @@ def sampling_logp(logp: Tensor, allowed: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_p is not None and sampling.top_p < 1:
         ordered, index = x.log_softmax(-1).sort(dim=-1, descending=True)
         before = ordered.exp().cumsum(-1) - ordered.exp()
-        drop = (before >= sampling.top_p).scatter(-1, index, before >= sampling.top_p)
+        drop = torch.zeros_like(x, dtype=torch.bool).scatter(-1, index, before >= sampling.top_p)
         x = x.masked_fill(drop, -torch.inf)
     return x.log_softmax(-1)
 

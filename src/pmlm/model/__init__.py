@@ -1,7 +1,7 @@
 """The network: configuration, positions, attention, backbone, heads, checkpoints."""
 
 from pmlm.model.backbone import Backbone, Inputs, Slots, initialise
-from pmlm.model.config import VISIBILITIES, ModelConfig, Visibility
+from pmlm.model.config import VISIBILITIES, ModelConfig, ModelShape, Visibility
 from pmlm.model.heads import Classifier, LanguageModel, SpanReader, build_model
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Inputs",
     "LanguageModel",
     "ModelConfig",
+    "ModelShape",
     "Slots",
     "SpanReader",
     "Visibility",

@@ -16,8 +16,9 @@ VISIBILITIES: tuple[Visibility, ...] = get_args(Visibility)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    vocab_size: int
+class ModelShape:
+    """What a person chooses of a network; the vocabulary and the objective decide the rest."""
+
     num_layers: int = 12
     width: int = 768
     num_heads: int = 12
@@ -36,6 +37,31 @@ class ModelConfig:
     scale_attention: bool = True
     """False reproduces the authors' released A checkpoint, which runs without the 1/sqrt(head width)."""
     init_std: float = 0.02
+
+    def __post_init__(self) -> None:
+        names = ("num_layers", "width", "num_heads", "ff_width", "max_length", "relative_clip")
+        problems = [
+            f"{name} must be at least 1, got {getattr(self, name)}" for name in names if getattr(self, name) < 1
+        ]
+        if not problems and self.width % self.num_heads:
+            problems.append(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
+        if not problems and self.positions in ("rotary", "relative-sinusoidal") and self.head_width % 2:
+            problems.append(f"{self.positions} positions need an even head width, got {self.head_width}")
+        if not 0 <= self.dropout < 1:
+            problems.append(f"dropout must be in [0, 1), got {self.dropout}")
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.num_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(ModelShape):
+    """Everything that the weights fit to."""
+
+    vocab_size: int
     mask_id: int = 0
     """The id that stands in for a hidden token."""
     forbidden_ids: tuple[int, ...] = ()
@@ -44,24 +70,10 @@ class ModelConfig:
     """What the weights were trained for; the first is the default."""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} must be at least 1, got {getattr(self, name)}"
-            for name in ("vocab_size", "num_layers", "width", "num_heads", "ff_width", "max_length", "relative_clip")
-            if getattr(self, name) < 1
-        ]
-        if not problems and self.width % self.num_heads:
-            problems.append(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
-        if not problems and self.positions in ("rotary", "relative-sinusoidal") and self.head_width % 2:
-            problems.append(f"{self.positions} positions need an even head width, got {self.head_width}")
-        if not 0 <= self.dropout < 1:
-            problems.append(f"dropout must be in [0, 1), got {self.dropout}")
+        super().__post_init__()
+        if self.vocab_size < 1:
+            raise ConfigError(f"vocab_size must be at least 1, got {self.vocab_size}")
         if any(not 0 <= i < self.vocab_size for i in (self.mask_id, *self.forbidden_ids)):
-            problems.append(f"mask_id and forbidden_ids must be ids below vocab_size {self.vocab_size}")
+            raise ConfigError(f"mask_id and forbidden_ids must be ids below vocab_size {self.vocab_size}")
         if not self.visibilities:
-            problems.append("visibilities must name at least one")
-        if problems:
-            raise ConfigError("; ".join(problems))
-
-    @property
-    def head_width(self) -> int:
-        return self.width // self.num_heads
+            raise ConfigError("visibilities must name at least one")

@@ -1,0 +1,88 @@
+"""How a training run looks on a terminal, and in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pmlm.training.run import Evaluation, Saved
+from pmlm.training.trainer import StepReport
+
+if TYPE_CHECKING:
+    from pmlm.training.run import Event, Run
+
+Show = Callable[["Event"], None]
+
+
+class Speed:
+    """Tokens per second over the last steps."""
+
+    def __init__(self) -> None:
+        self.recent: deque[tuple[int, float]] = deque(maxlen=20)
+
+    def update(self, report: StepReport) -> float:
+        self.recent.append((report.tokens, report.seconds))
+        seconds = sum(s for _, s in list(self.recent)[1:])
+        return (self.recent[-1][0] - self.recent[0][0]) / seconds if seconds else 0.0
+
+
+@contextmanager
+def live_display(run: Run, start: int) -> Iterator[Show]:
+    """A bar with loss, speed and time left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}  {task.fields[speed]:,.0f} tokens/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(run.settings.name, total=run.settings.num_steps, completed=start, loss=0.0, speed=0.0)
+        speed = Speed()
+
+        def show(event: Event) -> None:
+            if isinstance(event, StepReport):
+                bar.update(task, completed=event.step, loss=event.loss, speed=speed.update(event))
+            else:
+                bar.console.print(_line(event))
+
+        yield show
+
+
+@contextmanager
+def plain_display(run: Run, start: int) -> Iterator[Show]:
+    """A line a minute, and one for each evaluation."""
+    del start
+    speed, said = Speed(), [0.0]
+
+    def show(event: Event) -> None:
+        if isinstance(event, StepReport):
+            rate = speed.update(event)
+            if time.monotonic() - said[0] < 60:
+                return
+            said[0] = time.monotonic()
+            text = f"step {event.step}/{run.settings.num_steps}  loss {event.loss:.4f}  {rate:,.0f} tokens/s"
+        elif isinstance(event, Saved):
+            return
+        else:
+            text = _line(event)
+        print(text, file=sys.stderr, flush=True)
+
+    yield show
+
+
+def _line(event: Evaluation | Saved) -> str:
+    if isinstance(event, Saved):
+        return f"saved {event.path.name}"
+    parts = [
+        f"{visibility} " + " ".join(f"{value:.4f}@{length}" for length, value in figures.items())
+        for visibility, figures in event.bits_per_byte.items()
+    ]
+    return f"step {event.step}  held-out bits/byte: " + "; ".join(parts)

@@ -1,0 +1,129 @@
+"""`pmlm train`: train a model from a preset or a settings file."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pmlm.cli.common import DeviceOption, JsonOption, QuietOption, print_json
+from pmlm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pmlm.training.run import Run
+
+
+def train(
+    preset: Annotated[str, typer.Argument(help="A preset's name, or a .toml file with settings.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="Corpus folder made by `pmlm prepare`.", metavar="DIR")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The run's folder. Without it: runs/PRESET.", metavar="DIR")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a setting: optim.lr=0.002", metavar="NAME=VALUE")
+    ] = None,
+    tokens: Annotated[int | None, typer.Option("--tokens", help="Train on about so many tokens instead.")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Do not go on from checkpoints: refuse if there are some.")
+    ] = False,
+    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")] = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Train PRESET on a corpus; goes on from the last checkpoint of its folder, if there is one."""
+    import torch
+
+    from pmlm.corpus.shards import open_corpus
+    from pmlm.runtime import pick_device
+    from pmlm.training.distributed import start_ranks, stop_ranks
+    from pmlm.training.resume import step_folders
+    from pmlm.training.run import CHECKPOINTS, Run, with_tokens
+    from pmlm.training.settings import load_settings
+
+    settings = load_settings(preset, sets or [])
+    if data is None:
+        raise ConfigError("no corpus: give one by --data (see `pmlm prepare`)")
+    if tokens is not None:
+        settings = with_tokens(settings, tokens)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    folder = out or Path("runs") / settings.name
+    if fresh and step_folders(folder / CHECKPOINTS):
+        raise ConfigError(f"{folder} already holds checkpoints: leave out --fresh to go on, or give another --out")
+    chosen = pick_device(device)
+    ranks = start_ranks(chosen)
+    try:
+        run = Run(settings, open_corpus(data, verify=ranks.is_main), folder, device=chosen, ranks=ranks)
+        start = run.resume()
+        shown = not quiet and ranks.is_main
+        last = _follow(run, start, shown)
+        if ranks.is_main:
+            _finish(last, run, json)
+        if run.trainer.step < settings.num_steps:
+            raise KeyboardInterrupt
+    finally:
+        stop_ranks()
+
+
+def _follow(run: Run, start: int, shown: bool) -> dict[str, Any]:
+    """Run to the end or to an interrupt; returns the last figures."""
+    from pmlm.training.run import Evaluation
+    from pmlm.training.trainer import StepReport
+
+    last: dict[str, Any] = {"step": start}
+    with _interrupts() as stopped, _display(run, start, shown) as show:
+        for event in run.events(lambda: bool(stopped)):
+            if isinstance(event, StepReport):
+                last |= {"step": event.step, "loss": event.loss, "tokens": event.tokens}
+            elif isinstance(event, Evaluation):
+                last["bits_per_byte"] = event.bits_per_byte
+            show(event)
+    return last
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """The first Ctrl-C or termination asks to stop after this step; a second one stops at once."""
+    seen: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _display(run: Run, start: int, shown: bool) -> Iterator[Any]:
+    """A live line on a terminal; a line now and then elsewhere."""
+    if not shown:
+        yield lambda _event: None
+        return
+    from pmlm.cli.live import live_display, plain_display
+
+    with live_display(run, start) if sys.stderr.isatty() else plain_display(run, start) as show:
+        yield show
+
+
+def _finish(last: dict[str, Any], run: Run, json: bool) -> None:
+    document = {"folder": str(run.folder), "finished": run.trainer.step >= run.settings.num_steps, **last}
+    if json:
+        print_json(document)
+        return
+    print(f"{run.folder}: step {last['step']} of {run.settings.num_steps}")
+    for visibility, figures in last.get("bits_per_byte", {}).items():
+        print(f"  {visibility}: " + ", ".join(f"{value:.4f} bits/byte at {n}" for n, value in figures.items()))

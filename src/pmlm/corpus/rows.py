@@ -1,0 +1,258 @@
+"""Shards -> training rows: an endless, shuffled, exactly resumable stream.
+
+An epoch goes through the shards block by block in a drawn order. Within a block every document is cut into pieces,
+short pieces are packed side by side into rows, and the rows are shuffled. All of that is a function of (seed, epoch,
+block), so a position in the stream is three numbers, and every rank can compute the same plan and take its own rows.
+Each token of an epoch is in exactly one row.
+
+Shapes: B rows, L slots.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pmlm.batch import Batch
+from pmlm.corpus.framing import Row, frame
+from pmlm.corpus.shards import Corpus, Ids, Shard
+from pmlm.errors import ConfigError, DataError
+from pmlm.runtime import generator, stream_seed
+
+MAX_TEXTS = 16
+"""The most texts packed into one row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings:
+    length: int = 128
+    """Slots of a row, markers included."""
+    short_share: float = 0.3
+    """The share of documents cut at sentence ends into pieces of random length: people's canvases are short."""
+    shortest: int = 8
+    """The fewest slots such a piece aims at."""
+    packing: Literal["packed", "padded"] = "packed"
+    """Short pieces side by side in one row, unseen by each other, or each in a row of its own with padding."""
+    block_shards: int = 4
+    """How many shards are shuffled together."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.short_share <= 1:
+            raise ConfigError(f"short_share must be in [0, 1], got {self.short_share}")
+        if not 4 <= self.shortest <= self.length:
+            raise ConfigError(f"shortest must be from 4 to length {self.length}, got {self.shortest}")
+        if self.block_shards < 1:
+            raise ConfigError(f"block_shards must be at least 1, got {self.block_shards}")
+
+    @property
+    def max_texts(self) -> int:
+        return MAX_TEXTS if self.packing == "packed" else 1
+
+
+@dataclass(frozen=True)
+class PieceRef:
+    """A run of one document's tokens."""
+
+    shard: int
+    start: int
+    stop: int
+    at_start: bool
+    at_end: bool
+
+    @property
+    def slots(self) -> int:
+        return self.stop - self.start + self.at_start + self.at_end
+
+
+RowRef = tuple[PieceRef, ...]
+
+
+@dataclass
+class StreamState:
+    """A position in the stream: the next row."""
+
+    epoch: int = 0
+    block: int = 0
+    row: int = 0
+
+
+class RowStream:
+    def __init__(self, corpus: Corpus, settings: RowSettings, seed: int) -> None:
+        self.corpus, self.settings, self.seed = corpus, settings, seed
+        self.shards = corpus.of("train")
+        if not self.shards:
+            raise DataError(f"{corpus.folder} has no training shards")
+        self.num_blocks = -(-len(self.shards) // settings.block_shards)
+        self.state = StreamState()
+        self._ends = np.zeros(corpus.tokenizer.vocab_size, dtype=bool)
+        self._ends[list(corpus.tokenizer.sentence_end_ids)] = True
+        self._plan: tuple[tuple[int, int], list[RowRef]] | None = None
+        self._opened: dict[int, tuple[Ids, npt.NDArray[np.int64]]] = {}
+        self._starts_word = torch.tensor(corpus.tokenizer.starts_word)
+
+    def take(self, num: int) -> list[RowRef]:
+        """The next rows, by reference; the position moves on."""
+        rows: list[RowRef] = []
+        while len(rows) < num:
+            plan = self._current_plan()
+            part = plan[self.state.row : self.state.row + num - len(rows)]
+            rows += part
+            self.state.row += len(part)
+            if self.state.row >= len(plan):
+                self.state.block, self.state.row = self.state.block + 1, 0
+            if self.state.block >= self.num_blocks:
+                self.state.epoch, self.state.block = self.state.epoch + 1, 0
+        return rows
+
+    def build(self, rows: Sequence[RowRef]) -> Batch:
+        """Read the rows' tokens. The width is always `length`, whatever the rows hold."""
+        tokenizer, width = self.corpus.tokenizer, self.settings.length
+        ids = np.full((len(rows), width), tokenizer.pad_id, dtype=np.int64)
+        group = np.full((len(rows), width), -1, dtype=np.int64)
+        maskable = np.zeros((len(rows), width), dtype=bool)
+        for b, row in enumerate(rows):
+            at = 0
+            for number, piece in enumerate(row):
+                end = at + piece.slots
+                group[b, at:end] = number
+                if piece.at_start:
+                    ids[b, at] = tokenizer.start_id
+                    at += 1
+                if piece.at_end:
+                    ids[b, end - 1] = tokenizer.end_id
+                size = piece.stop - piece.start
+                ids[b, at : at + size] = self._open(piece.shard)[0][piece.start : piece.stop]
+                maskable[b, at : at + size] = True
+                at = end
+        ids_BL = torch.from_numpy(ids)
+        return Batch(
+            ids_BL,
+            torch.from_numpy(maskable),
+            torch.from_numpy(group),
+            self._starts_word[ids_BL],
+            self.settings.max_texts,
+        )
+
+    def state_dict(self) -> dict[str, int]:
+        return dict(vars(self.state))
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.state = StreamState(**state)
+
+    def _open(self, shard: int) -> tuple[Ids, npt.NDArray[np.int64]]:
+        if shard not in self._opened:
+            self._opened[shard] = self.corpus.read(self.shards[shard])
+        return self._opened[shard]
+
+    def _current_plan(self) -> list[RowRef]:
+        key = (self.state.epoch, self.state.block)
+        if self._plan is None or self._plan[0] != key:
+            self._plan = (key, self._make_plan(*key))
+        return self._plan[1]
+
+    def _make_plan(self, epoch: int, block: int) -> list[RowRef]:
+        order = torch.randperm(len(self.shards), generator=generator(self.seed, "shards", epoch)).tolist()
+        size = self.settings.block_shards
+        rng = np.random.default_rng(stream_seed(self.seed, "rows", epoch, block))
+        pieces: list[PieceRef] = []
+        for shard in order[block * size : (block + 1) * size]:
+            pieces += self._cut_shard(shard, rng)
+        rows = pack(pieces, self.settings, rng)
+        return [rows[i] for i in rng.permutation(len(rows))]
+
+    def _cut_shard(self, shard: int, rng: np.random.Generator) -> list[PieceRef]:
+        ids, starts = self._open(shard)
+        ends = np.flatnonzero(self._ends[np.asarray(ids)]) + 1  # positions just after a sentence
+        pieces: list[PieceRef] = []
+        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            at_sentences = rng.random() < self.settings.short_share
+            pieces += cut_document(shard, begin, end, ends if at_sentences else None, self.settings, rng)
+        return pieces
+
+
+def cut_document(
+    shard: int,
+    begin: int,
+    end: int,
+    sentence_ends: npt.NDArray[np.int64] | None,
+    settings: RowSettings,
+    rng: np.random.Generator,
+) -> list[PieceRef]:
+    """Cut one document into pieces that fit a row: full ones, or of random length up to a sentence end.
+
+    The first of several full pieces has a random length, so that the cuts fall elsewhere in each epoch.
+    """
+    pieces: list[PieceRef] = []
+    at = begin
+    while at < end:
+        is_first = at == begin
+        aim = settings.length
+        if sentence_ends is not None:
+            aim = int(rng.integers(settings.shortest, settings.length + 1))
+        elif is_first and end - begin + 2 > settings.length:
+            aim = int(rng.integers(settings.length // 2, settings.length + 1))
+        is_last = end - at + is_first + 1 <= aim
+        stop = end if is_last else min(at + aim - is_first, end)
+        if not is_last and sentence_ends is not None:
+            stop = _sentence_stop(sentence_ends, at, stop)
+        pieces.append(PieceRef(shard, at, stop, is_first, is_last))
+        at = stop
+    return pieces
+
+
+def _sentence_stop(ends: npt.NDArray[np.int64], at: int, stop: int) -> int:
+    """The last sentence end in (at, stop], or `stop` where there is none."""
+    i = int(np.searchsorted(ends, stop, side="right")) - 1
+    return int(ends[i]) if i >= 0 and ends[i] > at else stop
+
+
+def pack(pieces: list[PieceRef], settings: RowSettings, rng: np.random.Generator) -> list[RowRef]:
+    """Rows of at most `length` slots: the longest pieces first, each into the fullest row that still has room."""
+    shuffled = [pieces[i] for i in rng.permutation(len(pieces))]
+    if settings.packing == "padded":
+        return [(piece,) for piece in shuffled]
+    by_room: list[list[list[PieceRef]]] = [[] for _ in range(settings.length + 1)]
+    rows: list[list[PieceRef]] = []
+    least = min((piece.slots for piece in pieces), default=1)
+    for piece in sorted(shuffled, key=lambda p: -p.slots):
+        room = next((r for r in range(piece.slots, settings.length + 1) if by_room[r]), None)
+        if room is None:
+            row: list[PieceRef] = []
+            rows.append(row)
+            room = settings.length
+        else:
+            row = by_room[room].pop()
+        row.append(piece)
+        if room - piece.slots >= least and len(row) < MAX_TEXTS:
+            by_room[room - piece.slots].append(row)
+    return [tuple(row) for row in rows]
+
+
+def heldout_rows(corpus: Corpus, context: int, limit: int, seed: int = 0) -> list[Row]:
+    """Windows of held-out documents, `limit` of them drawn at random, framed as in evaluation."""
+    tokenizer = corpus.tokenizer
+    refs: list[tuple[Shard, PieceRef, int]] = []
+    settings = RowSettings(length=context, short_share=0.0, shortest=min(8, context))
+    opened: dict[str, tuple[Ids, Any]] = {}
+    rng = np.random.default_rng(stream_seed(seed, "heldout", context))
+    document = 0
+    for shard in corpus.of("heldout"):
+        opened[shard.name] = corpus.read(shard)
+        starts = opened[shard.name][1]
+        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            refs += [(shard, piece, document) for piece in cut_document(0, begin, end, None, settings, rng)]
+            document += 1
+    if not refs:
+        raise DataError(f"{corpus.folder} has no held-out documents: prepare it with a larger --heldout")
+    rows = []
+    for i in sorted(rng.permutation(len(refs))[:limit].tolist()):
+        shard, piece, number = refs[i]
+        ids = [int(x) for x in opened[shard.name][0][piece.start : piece.stop]]
+        num_bytes = tokenizer.num_bytes(ids) - (piece.at_start and tokenizer.kind == "reversible")
+        rows.append(
+            frame(ids, tokenizer, at_start=piece.at_start, at_end=piece.at_end, num_bytes=num_bytes, document=number)
+        )
+    return rows

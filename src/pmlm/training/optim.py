@@ -1,0 +1,224 @@
+"""Optimizers and the learning-rate schedule, a pure function of the step.
+
+AdamW is torch's. LAMB (You et al. 2020) is the paper's choice for large batches; it is written out of place so that it
+runs on sharded parameters. Muon orthogonalises the momentum of the layers' matrices, here in float32 throughout, and
+leaves everything else to AdamW. Biases and norms are neither decayed nor rescaled.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pmlm.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimSettings:
+    kind: Literal["adamw", "lamb", "muon"] = "adamw"
+    lr: float = 1e-3
+    """The peak learning rate."""
+    matrix_lr: float = 0.02
+    """muon: the peak learning rate of the layers' matrices."""
+    warmup_steps: int = 100
+    decay: Literal["linear", "cosine", "constant", "trapezoid"] = "linear"
+    """From the peak to `final` over the rest of the run; trapezoid: flat, then linear over the last fifth."""
+    final: float = 0.0
+    """The share of the peak that is left at the end."""
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.98
+    eps: float = 1e-8
+    max_norm: float = 1.0
+    """Gradients are scaled down to this norm; 0: never."""
+    ema: float = 0.0
+    """Keep an exponential moving average of the weights with this decay, and evaluate and export it; 0: none."""
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0 or self.matrix_lr <= 0:
+            raise ConfigError("learning rates must be positive")
+        if self.warmup_steps < 0 or not 0 <= self.final <= 1 or not 0 <= self.ema < 1:
+            raise ConfigError("warmup_steps must not be negative, final be in [0, 1] and ema in [0, 1)")
+
+
+def lr_scale(settings: OptimSettings, step: int, num_steps: int) -> float:
+    """The share of the peak learning rate at a step (0-based)."""
+    if step < settings.warmup_steps:
+        return (step + 1) / settings.warmup_steps
+    progress = min(1.0, (step - settings.warmup_steps) / max(1, num_steps - settings.warmup_steps))
+    match settings.decay:
+        case "constant":
+            left = 1.0
+        case "linear":
+            left = 1 - progress
+        case "cosine":
+            left = (1 + math.cos(math.pi * progress)) / 2
+        case "trapezoid":
+            left = min(1.0, 5 * (1 - progress))
+    return settings.final + (1 - settings.final) * left
+
+
+def build_optimizer(model: nn.Module, settings: OptimSettings) -> torch.optim.Optimizer:
+    """The optimizer with its groups; each group's `peak` is what the schedule scales."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    plain = [p for name, p in named if _is_plain(name, p)]
+    shaped = [(name, p) for name, p in named if not _is_plain(name, p)]
+    betas = (settings.beta1, settings.beta2)
+    if settings.kind == "muon":
+        matrices = [p for name, p in shaped if ".layers." in name and p.dim() == 2 and "tables" not in name]
+        ours = {id(p) for p in matrices}
+        others = [p for _, p in shaped if id(p) not in ours]
+        groups = [
+            {"params": matrices, "peak": settings.matrix_lr, "weight_decay": settings.weight_decay, "matrix": True},
+            {"params": others, "peak": settings.lr, "weight_decay": settings.weight_decay, "matrix": False},
+            {"params": plain, "peak": settings.lr, "weight_decay": 0.0, "matrix": False},
+        ]
+        return Muon(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps)
+    adapt = [p for _, p in shaped]
+    groups = [
+        {"params": adapt, "peak": settings.lr, "weight_decay": settings.weight_decay},
+        {"params": plain, "peak": settings.lr, "weight_decay": 0.0},
+    ]
+    if settings.kind == "lamb":
+        groups[0]["adapt"], groups[1]["adapt"] = True, False
+        return Lamb(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps)
+    return torch.optim.AdamW(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps)
+
+
+def set_lr(optimizer: torch.optim.Optimizer, scale: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * scale
+
+
+def _is_plain(name: str, parameter: Tensor) -> bool:
+    return parameter.dim() < 2 or name.endswith("bias")
+
+
+def _present(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [group for group in groups if group["params"]]
+
+
+class Lamb(torch.optim.Optimizer):
+    """Adam's step with decay, rescaled for each matrix to the matrix's own norm."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        max_norm: float = 10.0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "adapt": True,
+            "max_norm": max_norm,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        assert closure is None
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                direction = _adam_direction(self.state[p], p, group) + group["weight_decay"] * p
+                ratio: Tensor | float = 1.0
+                if group["adapt"]:
+                    weight_norm, step_norm = p.norm().clamp(max=group["max_norm"]), direction.norm()
+                    ratio = torch.where((weight_norm > 0) & (step_norm > 0), weight_norm / step_norm, 1.0)
+                p.sub_(direction * (ratio * group["lr"]))
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum orthogonalised by Newton-Schulz for groups marked `matrix`; AdamW for the others. All in float32."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        momentum: float = 0.95,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "matrix": False,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        assert closure is None
+        for group in self.param_groups:
+            present = [p for p in group["params"] if p.grad is not None]
+            if group["matrix"]:
+                self._matrix_step(present, group)
+                continue
+            for p in present:
+                direction = _adam_direction(self.state[p], p, group) + group["weight_decay"] * p
+                p.sub_(direction * group["lr"])
+
+    def _matrix_step(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+        for p in params:
+            assert p.grad is not None
+            state = self.state[p]
+            if not state:
+                state["momentum"] = torch.zeros_like(p)
+            state["momentum"].lerp_(p.grad, 1 - group["momentum"])
+            push = p.grad.lerp(state["momentum"], group["momentum"])  # Nesterov
+            for rows in _square_parts(p.shape[0], p.shape[1]):
+                block = push[rows]
+                by_shape.setdefault((block.shape[0], block.shape[1]), []).append((p[rows], block))
+        for (rows_, columns), parts in by_shape.items():
+            turned = orthogonalise(torch.stack([block for _, block in parts]))
+            scale = group["lr"] * math.sqrt(max(1.0, rows_ / columns))
+            for (target, _), step in zip(parts, turned, strict=True):
+                target.mul_(1 - group["lr"] * group["weight_decay"]).sub_(step * scale)
+
+
+def _square_parts(rows: int, columns: int) -> list[slice]:
+    """Queries, keys and values are stacked in one matrix but are three maps: each is orthogonalised on its own."""
+    return [slice(i * columns, (i + 1) * columns) for i in range(3)] if rows == 3 * columns else [slice(0, rows)]
+
+
+def orthogonalise(x_BMN: Tensor, steps: int = 5) -> Tensor:
+    """Singular values pushed towards 1 by a quintic Newton-Schulz iteration, for a stack of matrices."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = x_BMN.shape[-2] > x_BMN.shape[-1]
+    x = x_BMN.float()
+    x = x.mT if tall else x
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if tall else x
+
+
+def _adam_direction(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> Tensor:
+    """Adam's bias-corrected step, without learning rate; the moments in `state` move on."""
+    assert p.grad is not None
+    if not state:
+        state["step"] = torch.zeros((), dtype=torch.float32)
+        state["mean"], state["square"] = torch.zeros_like(p), torch.zeros_like(p)
+    beta1, beta2 = group["betas"]
+    state["step"] += 1
+    state["mean"].mul_(beta1).add_(p.grad, alpha=1 - beta1)
+    state["square"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+    step = float(state["step"])
+    mean, square = state["mean"] / (1 - beta1**step), state["square"] / (1 - beta2**step)
+    return mean / (square.sqrt() + group["eps"])

@@ -1,0 +1,150 @@
+"""The state of a run on disk: saved atomically, the last few and the best kept, read back bit for bit.
+
+A checkpoint is a folder `step-00001000` with the tensors and `loop.json` (step, data position, settings). It gets its
+name only when it is complete, so whatever has the name can be used. One rank, or copies on several, write one
+safetensors file; a model in shards is written by torch.distributed.checkpoint, each rank its part, and can be read by
+any number of ranks. Nothing but the latter's own index is ever unpickled.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import load as load_sharded
+from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from pmlm.errors import CheckpointError, RunError
+from pmlm.training.distributed import barrier
+from pmlm.training.trainer import Trainer
+
+LOOP, TENSORS = "loop.json", "state.safetensors"
+_PREFIX = "step-"
+
+
+def step_folders(folder: Path) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / LOOP).is_file())
+
+
+def save_state(folder: Path, trainer: Trainer, facts: dict[str, Any]) -> Path:
+    """Write a checkpoint of the current step; every rank calls this."""
+    target = folder / f"{_PREFIX}{trainer.step:08}"
+    part = folder / f".{target.name}.part"
+    ranks = trainer.ranks
+    try:
+        if ranks.is_main:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+        barrier(ranks)
+        tensors = dict(state_tensors(trainer))
+        if _is_sharded(tensors):
+            save_sharded(tensors, checkpoint_id=part)
+        elif ranks.is_main:
+            save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, part / TENSORS)
+        if ranks.is_main:
+            document = {"facts": facts, "loop": trainer.loop_state()}
+            (part / LOOP).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+            _commit(part, target)
+        barrier(ranks)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"cannot write {target}: {reason}. The checkpoints before it are intact.") from None
+    return target
+
+
+def _commit(part: Path, target: Path) -> None:
+    for path in part.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as handle:
+                os.fsync(handle.fileno())
+    shutil.rmtree(target, ignore_errors=True)
+    part.rename(target)
+
+
+def keep_latest(folder: Path, keep: int, best: str | None) -> None:
+    """Remove older checkpoints but for the best; half-written ones of killed runs too."""
+    for path in step_folders(folder)[:-keep]:
+        if path.name != best:
+            shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(f".{_PREFIX}*.part"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def load_state(target: Path, trainer: Trainer) -> dict[str, Any]:
+    """Put a checkpoint back into a freshly built trainer; returns the facts saved with it. Every rank calls this."""
+    try:
+        document = json.loads((target / LOOP).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{target} is no checkpoint of a run: {error}") from None
+    _make_optimizer_state(trainer)
+    tensors = dict(state_tensors(trainer))
+    if (target / TENSORS).is_file():
+        _load_safetensors(target / TENSORS, tensors)
+    else:
+        _load_sharded(target, tensors)
+    trainer.load_loop_state(document["loop"])
+    return dict(document["facts"])
+
+
+def state_tensors(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
+    """Weights, optimizer state and average by name."""
+    names = {id(p): name for name, p in trainer.core.named_parameters()}
+    for name, p in trainer.core.named_parameters():
+        yield f"model.{name}", p.data
+    for parameter, state in trainer.optimizer.state.items():
+        for key, value in state.items():
+            yield f"optim.{names[id(parameter)]}.{key}", value
+    if trainer.average is not None:
+        for name, value in trainer.average.weights.items():
+            yield f"average.{name}", value
+
+
+def _is_sharded(tensors: dict[str, Tensor]) -> bool:
+    return any(isinstance(t, DTensor) for t in tensors.values())
+
+
+def _make_optimizer_state(trainer: Trainer) -> None:
+    """An update with zero gradients and zero learning rate: it changes nothing but makes the state's tensors."""
+    for p in trainer.core.parameters():
+        p.grad = torch.zeros_like(p)
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = 0.0
+    trainer.optimizer.step()
+    trainer.optimizer.zero_grad(set_to_none=True)
+
+
+@torch.no_grad()
+def _load_safetensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    try:
+        with safe_open(path, framework="pt") as saved:
+            found, wanted = set(saved.keys()), set(tensors)
+            if found != wanted:
+                odd = sorted(found ^ wanted)
+                raise CheckpointError(f"{path} does not fit these settings: {odd[0]} (and {len(odd) - 1} more) differ")
+            for name, target in tensors.items():
+                value = saved.get_tensor(name)
+                if value.shape != target.shape:
+                    raise CheckpointError(f"{path}: {name} has shape {tuple(value.shape)}, not {tuple(target.shape)}")
+                if isinstance(target, DTensor):
+                    value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
+                target.copy_(value)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+
+
+def _load_sharded(target: Path, tensors: dict[str, Tensor]) -> None:
+    try:
+        load_sharded(tensors, checkpoint_id=target, no_dist=not dist.is_initialized())
+    except Exception as error:  # the library raises many kinds, all of which mean that the folder cannot be used
+        line = str(error).strip().splitlines()
+        raise CheckpointError(f"{target} cannot be read: {line[-1] if line else type(error).__name__}") from None
