@@ -38,6 +38,8 @@ class Objective:
     weighting: Weighting = "likelihood"
     """likelihood: N/K per hidden token, unbiased for the all-orders NLL under the uniform prior. row: one vote per
     text (the paper's equation). token-mean: one vote per predicted token (the authors' release)."""
+    order: Literal["random", "l2r"] = "random"
+    """aplm: the orders that are drawn; l2r is GPT's task in the form of queries."""
     given_prob: float = 0.0
     """aplm: how often a text has a given block of 0 … N-1 tokens, drawn uniformly; otherwise it has none."""
 
@@ -212,7 +214,10 @@ def _prepare_order_causal(batch: Batch, objective: Objective, random: RowRandom,
     given_BT = (random.uniform("given", batch.num_texts) * num_BT).long()
     has_block_BT = random.uniform("has-given", batch.num_texts) < objective.given_prob
     given_BL = spread(torch.where(has_block_BT, given_BT, 0), batch.group_BL)
-    place_BL = text_ranks(batch, random.uniform("order", batch.length)) + 1  # 1 … N within each text
+    key_BL = random.uniform("order", batch.length)
+    if objective.order == "l2r":
+        key_BL = torch.arange(batch.length).expand_as(key_BL) / batch.length
+    place_BL = text_ranks(batch, key_BL) + 1  # 1 … N within each text
     rank_BL = torch.where(batch.maskable_BL, (place_BL - given_BL).clamp(min=0), 0)
     predicted_BL = rank_BL > 0
     weight_M, count = prediction_weights(batch, predicted_BL, objective.weighting)

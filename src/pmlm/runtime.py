@@ -4,6 +4,7 @@ Named random streams come from one seed. Draws for training rows are functions o
 how the rows are split over micro-batches or ranks.
 """
 
+import ctypes
 import hashlib
 import secrets
 import subprocess
@@ -108,3 +109,19 @@ def training_dtype(precision: str, device: torch.device) -> torch.dtype | None:
     if device.type == "cpu" and not can_multiply(name):
         raise ConfigError(f"precision {precision!r} cannot be used: this CPU fails on {name} matrices. Use fp32.")
     return dtype
+
+
+def tune_allocator() -> bool:
+    """Let glibc keep freed memory instead of giving it back to the system after each large tensor.
+
+    A training step frees and asks again for the same hundreds of megabytes; getting them back from the system costs a
+    page fault for every 4 KiB. True where it could be done (Linux with glibc).
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    trim_threshold, top_pad, mmap_max = -1, -2, -4
+    return all([mallopt(mmap_max, 0), mallopt(trim_threshold, -1), mallopt(top_pad, 1 << 28)])

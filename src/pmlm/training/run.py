@@ -23,7 +23,7 @@ from pmlm.errors import ConfigError, RunError
 from pmlm.evaluation import Scorer
 from pmlm.lm import LM
 from pmlm.model import LanguageModel, Visibility, build_model
-from pmlm.runtime import generator, training_dtype
+from pmlm.runtime import generator, training_dtype, tune_allocator
 from pmlm.training.distributed import Ranks, spread_model, sum_over_ranks
 from pmlm.training.job import Pretraining
 from pmlm.training.resume import keep_latest, load_state, save_state, step_folders
@@ -70,6 +70,7 @@ class Run:
     ) -> None:
         self.settings, self.corpus, self.folder, self.device = settings, corpus, folder, device
         self.ranks = ranks or Ranks()
+        tune_allocator()
         if settings.batch_rows < self.ranks.world:
             raise ConfigError(f"batch_rows {settings.batch_rows} is less than the number of ranks {self.ranks.world}")
         config = model_config(settings, corpus.tokenizer)

@@ -1,0 +1,134 @@
+"""Which recipe learns fastest? Trains the arms below for equal numbers of tokens and tabulates held-out bits per byte.
+
+    python scripts/search_recipe.py --data CORPUS --tokens 2000000 [--only NAME …] [--out results/recipe]
+    python scripts/search_recipe.py --table results/recipe
+
+Each arm is the base with a few settings changed; a finished arm is not run again, an interrupted one goes on from its
+last checkpoint. The corpus is made by `pmlm prepare`.
+"""
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import torch
+
+from pmlm.config import from_dict, with_overrides
+from pmlm.corpus.shards import open_corpus
+from pmlm.training.run import Evaluation, Run, with_tokens
+from pmlm.training.settings import TrainSettings
+from pmlm.training.trainer import StepReport
+
+BASE = {
+    "name": "base",
+    "batch_rows": 32,
+    "model": {
+        "num_layers": 6, "width": 256, "num_heads": 4, "ff_width": 1024, "max_length": 128,
+        "positions": "rotary", "norm": "pre", "norm_eps": 1e-5, "dropout": 0.0,
+    },
+    "optim": {"kind": "muon", "lr": 0.002, "matrix_lr": 0.02, "warmup_steps": 50, "decay": "linear", "final": 0.05},
+    "evaluation": {"every": 0, "rows": 512, "lengths": [32, 128]},
+    "saving": {"every": 100, "keep": 1},
+}  # fmt: skip
+PMLM = {"objective": {"kind": "pmlm"}}
+APLM = {"objective": {"kind": "aplm", "weighting": "token-mean"}}
+GIVEN = {"objective": {"kind": "aplm", "weighting": "token-mean", "given_prob": 0.5}}
+L2R = {"objective": {"kind": "aplm", "weighting": "token-mean", "order": "l2r"}}
+
+
+def mix(*members: tuple[dict, float, float]) -> list[dict]:
+    return [member | {"start": start, "end": end} for member, start, end in members]
+
+
+ARMS: dict[str, dict] = {
+    "u-pmlm": {"members": [PMLM]},
+    "aplm": {"members": [APLM]},
+    "gpt": {"members": [{"objective": {"kind": "alm"}}]},
+    "mix-aplm-85-25": {"members": mix((APLM, 0.85, 0.25), (PMLM, 0.15, 0.75))},
+    "u-pmlm-adamw": {"members": [PMLM], "set": ["optim.kind=adamw", "optim.lr=0.001"]},
+    "mix-given-85-50": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5))},
+    "u-pmlm-16-rows": {"members": [PMLM], "set": ["batch_rows=16"]},
+    "mix-l2r-75-25": {"members": mix((L2R, 0.75, 0.25), (PMLM, 0.25, 0.75))},
+    "u-pmlm-known-only": {"members": [{"objective": {"kind": "pmlm", "visibility": "known-only"}}]},
+    "u-pmlm-relative": {"members": [PMLM], "set": ["model.positions=relative"]},
+    "u-pmlm-absolute": {"members": [PMLM], "set": ["model.positions=absolute"]},
+    "u-pmlm-low-first": {"members": [{"objective": {"kind": "pmlm", "masking": {"start_prior": {"high": 0.3}, "ramp": 0.5}}}]},
+    "u-pmlm-token-mean": {"members": [{"objective": {"kind": "pmlm", "weighting": "token-mean"}}]},
+    "u-pmlm-count": {"members": [{"objective": {"kind": "pmlm", "masking": {"draw": "count"}}}]},
+    "u-pmlm-post-norm": {"members": [PMLM], "set": ["model.norm=post"]},
+    "u-pmlm-lamb": {"members": [PMLM], "set": ["optim.kind=lamb", "optim.lr=0.005"]},
+    "u-pmlm-64-rows": {"members": [PMLM], "set": ["batch_rows=64"]},
+}  # fmt: skip
+
+
+def settings_of(name: str, tokens: int) -> TrainSettings:
+    arm = ARMS[name]
+    data = with_overrides(BASE | {"name": name, "objective": {"members": arm["members"]}}, arm.get("set", []))
+    return with_tokens(from_dict(TrainSettings, data), tokens)
+
+
+def run_arm(name: str, corpus_folder: Path, tokens: int, out: Path, work: Path) -> None:
+    target = out / f"{name}-{tokens // 1_000_000}M.json"
+    if target.is_file():
+        return
+    run = Run(
+        settings_of(name, tokens), open_corpus(corpus_folder), work / f"{name}-{tokens}", device=torch.device("cpu")
+    )
+    run.resume()
+    begin, seconds, last = time.time(), 0.0, None
+    for event in run.events():
+        if isinstance(event, StepReport):
+            seconds += event.seconds
+            last = event
+        if isinstance(event, Evaluation):
+            print(f"{name}: {json.dumps(event.bits_per_byte)} after {seconds:.0f} s", flush=True)
+            record = {
+                "name": name, "command": f"python scripts/search_recipe.py --tokens {tokens} --only {name}",
+                "tokens": last.tokens, "steps": last.step, "parameters": run.model.num_parameters(),
+                "bits_per_byte": event.bits_per_byte, "training_seconds": round(seconds, 1), "finished": round(begin),
+                "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
+                "settings": json.loads((run.folder / "settings.json").read_text())["settings"],
+            }  # fmt: skip
+            out.mkdir(parents=True, exist_ok=True)
+            target.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def table(folder: Path) -> str:
+    lines = [
+        "| arm | tokens | bidirectional 32 / 128 | order-causal 32 / 128 | causal 32 / 128 | s per M tokens |",
+        "|---|---|---|---|---|---|",
+    ]
+    records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    for r in sorted(records, key=lambda r: (-r["tokens"] // 10**6, min(f["128"] for f in r["bits_per_byte"].values()))):
+        cells = []
+        for kind in ("bidirectional", "order-causal", "causal"):
+            f = r["bits_per_byte"].get(kind) or (
+                r["bits_per_byte"].get("known-only") if kind == "bidirectional" else None
+            )
+            cells.append(f"{f['32']:.4f} / {f['128']:.4f}" if f else "–")
+        lines.append(
+            f"| {r['name']} | {r['tokens'] / 1e6:.1f}M | {' | '.join(cells)} | {r['training_seconds'] / r['tokens'] * 1e6:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--tokens", type=int, default=2_000_000)
+    parser.add_argument("--only", nargs="*", choices=list(ARMS))
+    parser.add_argument("--out", type=Path, default=Path("results/recipe"))
+    parser.add_argument("--work", type=Path, default=Path("runs/recipe"))
+    parser.add_argument("--table", type=Path)
+    options = parser.parse_args()
+    if options.table:
+        print(table(options.table))
+        return
+    for name in options.only or ARMS:
+        run_arm(name, options.data, options.tokens, options.out, options.work)
+
+
+if __name__ == "__main__":
+    main()
