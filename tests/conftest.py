@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pmlm.corpus.prepare import PrepareSettings, prepare
+from pmlm.corpus.shards import Corpus, open_corpus
+from pmlm.tokenizer import train_tokenizer
+
 torch.set_num_threads(2)
 
 STORIES = [
@@ -29,3 +33,18 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data folder {folder}: set PMLM_DATA to one")
     return folder
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("corpus")
+    texts = [f"{STORIES[i % 5]} {STORIES[(i * 3 + 1) % 5]} This was story {i}." for i in range(150)]
+    (folder / "s.txt").write_text("\n\n".join(texts))
+    tokenizer = train_tokenizer(STORIES, vocab_size=320)
+    prepare([folder / "s.txt"], folder / "c", tokenizer, PrepareSettings(heldout=0.1, part_tokens=3000))
+    return open_corpus(folder / "c")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run"

@@ -1,0 +1,174 @@
+"""Training runs: micro-batches, resuming bit for bit, checkpoints that survive, divergence, export."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_helpers import make_settings
+
+from pmlm import load
+from pmlm.corpus.shards import Corpus
+from pmlm.errors import CheckpointError, ConfigError, RunError, TrainingDiverged
+from pmlm.training import resume as resume_module
+from pmlm.training.resume import step_folders
+from pmlm.training.run import Evaluation, Event, Run, with_tokens
+from pmlm.training.trainer import StepReport
+
+CPU = torch.device("cpu")
+
+
+def make_run(corpus: Corpus, folder: Path, **changes: Any) -> Run:
+    return Run(make_settings(**changes), corpus, folder, device=CPU)
+
+
+def losses(events: list[Event]) -> list[float]:
+    return [event.loss for event in events if isinstance(event, StepReport)]
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in run.model.named_parameters()}
+
+
+def test_micro_batches_do_not_change_the_run(corpus: Corpus, tmp_path: Path) -> None:
+    plain = {"model": {"dropout": 0.0}}
+    whole = make_run(corpus, tmp_path / "a", **plain)
+    parts = make_run(corpus, tmp_path / "b", micro_rows=3, **plain)
+    assert losses(list(whole.events())) == pytest.approx(losses(list(parts.events())), rel=1e-4)
+    for a, b in zip(weights(whole).values(), weights(parts).values(), strict=True):
+        assert torch.allclose(a, b, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    "optim", [{"kind": "adamw"}, {"kind": "lamb"}, {"kind": "muon"}, {"kind": "adamw", "ema": 0.9}]
+)
+def test_ten_steps_are_five_and_a_stop_and_five_more_bit_for_bit(
+    corpus: Corpus, tmp_path: Path, optim: dict[str, Any]
+) -> None:
+    straight = make_run(corpus, tmp_path / "a", optim=optim)
+    expected = losses(list(straight.events()))
+    first = make_run(corpus, tmp_path / "b", optim=optim)
+    count = 0
+
+    def stop() -> bool:
+        nonlocal count
+        count += 1
+        return count >= 5
+
+    got = losses(list(first.events(stop)))
+    assert len(got) == 5
+    second = make_run(corpus, tmp_path / "b", optim=optim)
+    assert second.resume() == 5
+    got += losses(list(second.events()))
+    assert got == expected
+    for (name, a), b in zip(weights(straight).items(), weights(second).values(), strict=True):
+        assert torch.equal(a, b), name
+    logs = [[json.loads(line) for line in (tmp_path / x / "metrics.jsonl").read_text().splitlines()] for x in "ab"]
+    kept = [[{k: v for k, v in r.items() if k not in ("time", "seconds")} for r in log] for log in logs]
+    assert kept[0] == kept[1]
+
+
+def test_a_kill_loses_the_steps_since_the_last_checkpoint_alone(corpus: Corpus, folder: Path) -> None:
+    run = make_run(corpus, folder, evaluation={"every": 0})
+    events = run.events()
+    for event in events:
+        if isinstance(event, StepReport) and event.step == 7:
+            break  # as a kill would: nothing is said or saved
+    events.close()  # type: ignore[attr-defined]
+    (folder / "checkpoints" / ".step-00000008.part").mkdir()
+    again = make_run(corpus, folder, evaluation={"every": 0})
+    assert again.resume() == 6
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    list(again.events())
+    assert not list((folder / "checkpoints").glob(".*"))
+
+
+def test_the_last_few_and_the_best_are_kept(corpus: Corpus, folder: Path) -> None:
+    run = make_run(corpus, folder, num_steps=12, evaluation={"every": 4})
+    figures = [event for event in run.events() if isinstance(event, Evaluation)]
+    best = min(figures, key=lambda e: e.headline).step
+    names = [path.name for path in step_folders(folder / "checkpoints")]
+    assert names == sorted({f"step-{s:08}" for s in (best, 10, 12)})
+    assert set(figures[0].bits_per_byte) == {"order-causal", "bidirectional"}
+    assert set(figures[0].bits_per_byte["bidirectional"]) == {16, 32}
+
+
+def test_training_learns_and_the_exported_model_can_be_used(corpus: Corpus, folder: Path) -> None:
+    run = make_run(
+        corpus, folder, num_steps=60, optim={"kind": "muon", "lr": 0.01}, evaluation={"every": 20}, saving={"every": 60}
+    )
+    figures = [event.headline for event in run.events() if isinstance(event, Evaluation)]
+    assert figures[-1] < figures[0] < 6
+    lm = load(folder / "model")
+    assert lm.model.config.visibilities == ("order-causal", "bidirectional")
+    assert lm.fill("Tom is a [MASK:3]", seed=1).text.startswith("Tom is a ")
+    assert lm.about["tokens_seen"] > 10_000
+
+
+def test_the_average_is_what_is_exported(corpus: Corpus, folder: Path) -> None:
+    run = make_run(corpus, folder, optim={"ema": 0.9})
+    list(run.events())
+    assert run.trainer.average is not None
+    exported = dict(load(folder / "model").model.named_parameters())
+    final = run.best is not None and run.best[1] == "step-00000010"
+    for name, value in run.trainer.average.weights.items():
+        if final:
+            assert torch.equal(exported[name], value)
+        assert not torch.equal(value, dict(run.model.named_parameters())[name])
+
+
+def test_a_full_disk_is_one_clear_error_and_the_old_checkpoint_stays(
+    corpus: Corpus, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(corpus, folder, num_steps=4)
+    events = run.events()
+    real = resume_module.save_file
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        if run.trainer.step >= 4:
+            raise OSError(28, "No space left on device")
+        real(*args, **kwargs)
+
+    monkeypatch.setattr(resume_module, "save_file", full)
+    with pytest.raises(RunError, match=r"No space left on device\. The checkpoints before it are intact"):
+        list(events)
+    again = make_run(corpus, folder, num_steps=4)
+    assert again.resume() == 2
+
+
+def test_divergence_stops_before_the_update(corpus: Corpus, folder: Path) -> None:
+    run = make_run(corpus, folder)
+    with torch.no_grad():
+        run.model.head.transform.weight.fill_(float("nan"))
+    before = weights(run)
+    with pytest.raises(TrainingDiverged, match="step 0"):
+        list(run.events())
+    for a, b in zip(before.values(), weights(run).values(), strict=True):
+        assert torch.equal(a.nan_to_num(7), b.nan_to_num(7))
+
+
+def test_other_settings_and_damaged_state_are_refused(corpus: Corpus, folder: Path) -> None:
+    list(make_run(corpus, folder, num_steps=2).events())
+    with pytest.raises(ConfigError, match="other settings \\(optim\\)"):
+        make_run(corpus, folder, optim={"lr": 0.5}).resume()
+    longer = make_run(corpus, folder, num_steps=3)
+    assert longer.resume() == 2
+    path = step_folders(folder / "checkpoints")[-1] / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(CheckpointError, match="damaged"):
+        make_run(corpus, folder, num_steps=2).resume()
+
+
+def test_tokens_become_steps() -> None:
+    settings = with_tokens(make_settings(), 100_000)
+    assert settings.num_steps == round(100_000 / (8 * 32 * 0.97))
+
+
+def test_sixteen_bits_that_the_processor_cannot_multiply_are_refused_not_died_of(
+    corpus: Corpus, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pmlm.runtime.can_multiply", lambda _name: False)
+    with pytest.raises(ConfigError, match="Use fp32"):
+        make_run(corpus, folder, precision="bf16")
