@@ -33,6 +33,8 @@ class TableModel(nn.Module):
         return float(self.joint[tuple(ids)].log())
 
     def forward(self, inputs: Inputs, at: Slots) -> Tensor:
+        if not len(at):
+            return torch.zeros(0, self.config.vocab_size)
         return torch.stack(
             [self._conditional(inputs, b, s) for b, s in zip(at.rows_M.tolist(), at.slots_M.tolist(), strict=True)]
         )

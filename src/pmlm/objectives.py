@@ -136,8 +136,6 @@ def prepare(batch: Batch, objective: Objective, random: RowRandom, config: Model
 
 def weighted_nll(model: nn.Module, prepared: Prepared) -> Tensor:
     """The summed and weighted nats of a preparation."""
-    if not len(prepared.at):
-        return torch.zeros((), requires_grad=True)
     logits_MV = model(prepared.inputs, prepared.at)
     nll_M = F.cross_entropy(logits_MV, prepared.target_M, reduction="none")
     return (nll_M * prepared.weight_M).sum()

@@ -83,6 +83,14 @@ def sum_over_ranks(x: Tensor, ranks: Ranks) -> Tensor:
     return total
 
 
+def most_over_ranks(number: int, ranks: Ranks) -> int:
+    if ranks.world == 1:
+        return number
+    most = torch.tensor(number)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return int(most)
+
+
 def barrier(ranks: Ranks) -> None:
     if ranks.world > 1:
         dist.barrier()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pmlm.errors import TrainingDiverged
 from pmlm.runtime import stream_seed
-from pmlm.training.distributed import Ranks, gradient_sync, sum_over_ranks, whole
+from pmlm.training.distributed import Ranks, gradient_sync, most_over_ranks, sum_over_ranks, whole
 from pmlm.training.job import Job, Task
 from pmlm.training.optim import OptimSettings, build_optimizer, lr_scale, set_lr
 
@@ -85,13 +85,15 @@ class Trainer:
         """Accumulate the gradient of the share-weighted mean losses; returns each member's mean loss."""
         shares = self.job.shares(self.step)
         totals = torch.zeros(len(shares), dtype=torch.float64)
-        for i, task in enumerate(tasks):
-            with gradient_sync(self.model, wanted=i == len(tasks) - 1):
+        passes = most_over_ranks(len(tasks), self.ranks)  # shards are gathered by all ranks together, or by none
+        for i in range(passes):
+            task, is_real = tasks[min(i, len(tasks) - 1)], i < len(tasks)
+            with gradient_sync(self.model, wanted=i == passes - 1):
                 with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
                     total = task.total(self.model)
-                weight = shares[task.member] / max(counts[task.member].item(), 1.0)
+                weight = is_real * shares[task.member] / max(counts[task.member].item(), 1.0)
                 self.scaler.scale(total * (weight * self.ranks.world)).backward()
-            totals[task.member] += total.detach().double().cpu()
+            totals[task.member] += is_real * total.detach().double().cpu()
         totals = sum_over_ranks(totals.to(self.device), self.ranks).cpu()
         return torch.where(counts > 0, totals / counts, torch.nan)
 

@@ -1,0 +1,75 @@
+"""Several ranks: the curve of one, copies or shards, checkpoints read by other numbers of ranks, a rank that dies."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pmlm.corpus.shards import Corpus
+from pmlm.training.resume import step_folders
+
+HERE = Path(__file__).parent
+STILL = {"model": {"dropout": 0.0}, "num_steps": 6, "evaluation": {"every": 3}, "saving": {"every": 3}}
+
+pytestmark = pytest.mark.slow
+
+
+def launch(ranks: int, corpus: Corpus, folder: Path, *, check: bool = True, **changes: Any) -> dict[str, Any]:
+    worker = [str(HERE / "worker.py"), str(corpus.folder), str(folder), json.dumps({**STILL, **changes})]
+    command = [sys.executable, *worker]
+    if ranks > 0:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *worker]
+    paths = os.pathsep.join([str(HERE), str(HERE.parent)])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=90, check=False)
+    if not check:
+        return {"code": done.returncode, "stderr": done.stderr}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(json.loads(lines[0].removeprefix("RESULT ")))
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_two_ranks_give_the_curve_of_one(corpus: Corpus, tmp_path: Path, how: str) -> None:
+    one = launch(0, corpus, tmp_path / "one")
+    two = launch(2, corpus, tmp_path / "two", parallel=how, micro_rows=3)
+    assert two["losses"] == pytest.approx(one["losses"], rel=2e-4)
+    assert two["figures"] == pytest.approx(one["figures"], rel=2e-2)  # counts are stratified per rank
+
+
+def test_lamb_runs_on_shards(corpus: Corpus, tmp_path: Path) -> None:
+    one = launch(0, corpus, tmp_path / "one", optim={"kind": "lamb"})
+    two = launch(2, corpus, tmp_path / "two", optim={"kind": "lamb"}, parallel="fsdp")
+    assert two["losses"] == pytest.approx(one["losses"], rel=2e-4)
+
+
+@pytest.mark.parametrize("reader", [0, 1, 3])
+def test_shards_saved_by_two_ranks_are_read_by_others(corpus: Corpus, tmp_path: Path, reader: int) -> None:
+    whole = launch(0, corpus, tmp_path / "one")
+    first = launch(2, corpus, tmp_path / "two", parallel="fsdp", stop_at=3)
+    assert len(first["losses"]) == 3
+    rest = launch(reader, corpus, tmp_path / "two", parallel="fsdp")
+    assert rest["start"] == 3
+    assert first["losses"] + rest["losses"] == pytest.approx(whole["losses"], rel=2e-4)
+
+
+def test_one_rank_saves_and_three_shards_go_on(corpus: Corpus, tmp_path: Path) -> None:
+    whole = launch(0, corpus, tmp_path / "one")
+    first = launch(0, corpus, tmp_path / "two", stop_at=3)
+    rest = launch(3, corpus, tmp_path / "two", parallel="fsdp")
+    assert first["losses"] + rest["losses"] == pytest.approx(whole["losses"], rel=2e-4)
+
+
+def test_a_rank_that_dies_ends_the_job_and_leaves_a_usable_checkpoint(corpus: Corpus, tmp_path: Path) -> None:
+    whole = launch(0, corpus, tmp_path / "one")
+    dead = launch(2, corpus, tmp_path / "two", check=False, die_at=4)
+    assert dead["code"] != 0
+    assert "exitcode  : 9" in dead["stderr"] or "exitcode: 9" in dead["stderr"]
+    assert [path.name for path in step_folders(tmp_path / "two" / "checkpoints")] == ["step-00000003"]
+    rest = launch(0, corpus, tmp_path / "two")
+    assert rest["start"] == 3
+    assert rest["losses"] == pytest.approx(whole["losses"][3:], rel=2e-4)
