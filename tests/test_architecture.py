@@ -15,7 +15,7 @@ LAYERS = [
     {"tokenizer", "batch", "model", "masking", "orders", "visibility"},
     {"objectives", "likelihood", "generation", "corpus"},
     {"evaluation", "lm"},
-    {"training"},
+    {"training", "bench"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -111,11 +111,11 @@ def training_dtype(precision: str, device: torch.device) -> torch.dtype | None:
     return dtype
 
 
-def tune_allocator() -> bool:
+def tune_allocator(*, keep: bool = True) -> bool:
     """Let glibc keep freed memory instead of giving it back to the system after each large tensor.
 
     A training step frees and asks again for the same hundreds of megabytes; getting them back from the system costs a
-    page fault for every 4 KiB. True where it could be done (Linux with glibc).
+    page fault for every 4 KiB. `keep=False` goes back to glibc's own ways. True where it could be done (Linux, glibc).
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -124,4 +124,10 @@ def tune_allocator() -> bool:
     except (OSError, AttributeError):
         return False
     trim_threshold, top_pad, mmap_max = -1, -2, -4
-    return all([mallopt(mmap_max, 0), mallopt(trim_threshold, -1), mallopt(top_pad, 1 << 28)])
+    values = (
+        {mmap_max: 0, trim_threshold: -1, top_pad: 1 << 28}
+        if keep
+        else {mmap_max: 65536, trim_threshold: 1 << 17, top_pad: 1 << 17}
+    )
+    done = [mallopt(name, value) for name, value in values.items()]
+    return all(done)

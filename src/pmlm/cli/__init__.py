@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pmlm import __version__
-from pmlm.cli import evaluate, info, prepare, score, tokenizer, train
+from pmlm.cli import bench, evaluate, info, plot, prepare, score, tokenizer, train
 from pmlm.errors import PmlmError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]  # click's own
@@ -28,7 +28,9 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("info")(info.info)
 app.command("prepare")(prepare.prepare)
 app.command("train")(train.train)
+app.command("plot")(plot.plot)
 app.add_typer(tokenizer.app, name="tokenizer")
+app.add_typer(bench.app, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

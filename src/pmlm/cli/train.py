@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmlm.cli.common import DeviceOption, JsonOption, QuietOption, print_json
+from pmlm.cli.plan import show_plan
 from pmlm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ def train(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Do not go on from checkpoints: refuse if there are some.")
     ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what the run would cost.")] = False,
+    ranks: Annotated[int, typer.Option("--ranks", help="--plan: on how many GPUs or processes.")] = 1,
+    tflops: Annotated[
+        float | None,
+        typer.Option("--tflops", help="--plan: sustained TFLOP/s of each. Without it: the paper's V100s'."),
+    ] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")] = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -49,6 +56,9 @@ def train(
     from pmlm.training.settings import load_settings
 
     settings = load_settings(preset, sets or [])
+    if plan:
+        show_plan(settings, ranks, tflops, json)
+        return
     if data is None:
         raise ConfigError("no corpus: give one by --data (see `pmlm prepare`)")
     if tokens is not None:
@@ -59,13 +69,13 @@ def train(
     if fresh and step_folders(folder / CHECKPOINTS):
         raise ConfigError(f"{folder} already holds checkpoints: leave out --fresh to go on, or give another --out")
     chosen = pick_device(device)
-    ranks = start_ranks(chosen)
+    group = start_ranks(chosen)
     try:
-        run = Run(settings, open_corpus(data, verify=ranks.is_main), folder, device=chosen, ranks=ranks)
+        run = Run(settings, open_corpus(data, verify=group.is_main), folder, device=chosen, ranks=group)
         start = run.resume()
-        shown = not quiet and ranks.is_main
+        shown = not quiet and group.is_main
         last = _follow(run, start, shown)
-        if ranks.is_main:
+        if group.is_main:
             _finish(last, run, json)
         if run.trainer.step < settings.num_steps:
             raise KeyboardInterrupt

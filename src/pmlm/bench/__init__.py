@@ -1,0 +1,1 @@
+"""Side-by-side timings, and plots of what runs measured."""

@@ -1,0 +1,110 @@
+"""What a run will cost, before it is started: parameters, arithmetic, memory, days.
+
+Arithmetic counts multiplications and additions of the forward and backward pass that the trainer really executes: the
+vocabulary head only where a token is predicted, the last layer's feed-forward likewise, and order-causal rows at twice
+their length. The paper's own run (600,000 steps of 8,400 x 128 in 135 hours on 56 V100) is the yardstick.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from pmlm.model import LanguageModel, ModelConfig
+from pmlm.objectives import Objective
+from pmlm.training.settings import TrainSettings
+
+PAPER_GPUS, PAPER_HOURS, PAPER_TOKENS = 56, 135, 600_000 * 8_400 * 128
+
+
+@dataclass(frozen=True)
+class Plan:
+    parameters: int
+    flops_per_token: float
+    """Forward and backward, per content slot of a row."""
+    tokens: int
+    gigabytes_per_rank: float
+    days: float
+    tflops_per_rank: float
+    """The sustained rate that the days are computed with."""
+    paper_tflops: float
+    """What the paper's hours mean per GPU, counted in the same way for a u-PMLM of its size."""
+
+
+def predicted_share(objective: Objective) -> float:
+    """The mean share of a row's tokens that are predicted."""
+    if objective.kind in ("alm", "aplm"):
+        return 1.0 - 0.5 * (objective.given_prob if objective.kind == "aplm" else 0.0)
+    prior = objective.masking.prior
+    match prior.kind:
+        case "fixed":
+            return prior.ratio
+        case "uniform":
+            return (prior.low + prior.high) / 2
+        case "beta":
+            return prior.a / (prior.a + prior.b)
+        case "table":
+            total = sum(prior.weights)
+            return min(1.0, sum(k * w for k, w in enumerate(prior.weights)) / total / max(1, len(prior.weights) - 1))
+
+
+def flops_per_token(config: ModelConfig, objective: Objective, length: int) -> float:
+    """Executed floating-point operations per slot of a row, forward and backward (three times the forward pass)."""
+    d, ff = config.width, config.ff_width
+    slots = 2 if objective.kind == "aplm" else 1
+    predicted = predicted_share(objective)
+    keys = slots * length
+    attention = 2 * 2 * keys * d * (2 if config.positions.startswith("relative") else 1)
+    mixing, feeding = 2 * 3 * d * d + attention, 2 * (d * d + 2 * d * ff)
+    layers = slots * (config.num_layers * mixing + (config.num_layers - 1) * feeding) + predicted * feeding
+    head = predicted * 2 * (d * d + d * config.vocab_size)
+    return 3 * (layers + head)
+
+
+def mixture_flops(config: ModelConfig, settings: TrainSettings) -> float:
+    """The mean over the mixture's members and over training."""
+    middle = settings.objective.shares(0.5)
+    return sum(
+        share * flops_per_token(config, member.objective, settings.rows.length)
+        for share, member in zip(middle, settings.objective.members, strict=True)
+    )
+
+
+def count_parameters(config: ModelConfig) -> int:
+    with torch.device("meta"):
+        return LanguageModel(config).num_parameters()
+
+
+def make_plan(settings: TrainSettings, config: ModelConfig, *, ranks: int, tflops: float | None = None) -> Plan:
+    per_token = mixture_flops(config, settings)
+    parameters = count_parameters(config)
+    tokens = settings.num_steps * settings.batch_rows * settings.rows.length
+    paper = _paper_rate()
+    rate = paper if tflops is None else tflops
+    return Plan(
+        parameters=parameters,
+        flops_per_token=per_token,
+        tokens=tokens,
+        gigabytes_per_rank=_memory(settings, config, parameters, ranks) / 2**30,
+        days=per_token * tokens / (rate * 1e12 * ranks) / 86_400,
+        tflops_per_rank=rate,
+        paper_tflops=paper,
+    )
+
+
+def _paper_rate() -> float:
+    config = ModelConfig(vocab_size=28_996, num_token_types=2)
+    return flops_per_token(config, Objective(), 128) * PAPER_TOKENS / (PAPER_GPUS * PAPER_HOURS * 3600) / 1e12
+
+
+def _memory(settings: TrainSettings, config: ModelConfig, parameters: int, ranks: int) -> float:
+    """Weights, gradients, two moments and an average in fp32, and what one micro-batch keeps for its backward pass."""
+    copies = 4 + (1 if settings.optim.ema else 0)
+    state = 4.0 * copies * parameters / (ranks if settings.parallel == "fsdp" else 1)
+    rows = settings.micro_rows or -(-settings.batch_rows // ranks)
+    slots = (
+        rows * settings.rows.length * max(2 if m.objective.kind == "aplm" else 1 for m in settings.objective.members)
+    )
+    per_layer = 10 * config.width + 2 * config.ff_width
+    scores = config.num_heads * settings.rows.length * (3 if config.positions.startswith("relative") else 0)
+    predicted = max(predicted_share(m.objective) for m in settings.objective.members)
+    return state + 4.0 * slots * (config.num_layers * (per_layer + scores) + 2 * predicted * config.vocab_size)
