@@ -85,7 +85,7 @@ def build_optimizer(model: nn.Module, settings: OptimSettings) -> torch.optim.Op
     if settings.kind == "lamb":
         groups[0]["adapt"], groups[1]["adapt"] = True, False
         return Lamb(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps)
-    return torch.optim.AdamW(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps)
+    return torch.optim.AdamW(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps, fused=True)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, scale: float) -> None:
