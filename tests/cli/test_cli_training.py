@@ -1,0 +1,143 @@
+"""prepare, train, plot and --plan from the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_cli import Capture, ok, refused
+
+from conftest import STORIES
+from pmlm.cli import run
+from pmlm.corpus.shards import Corpus
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "s.txt"
+    path.write_text("\n\n".join(f"{STORIES[i % 5]} Number {i}." for i in range(80)))
+    return path
+
+
+def test_from_text_to_a_model_that_writes(capsys: Capture, text: Path, tmp_path: Path) -> None:
+    corpus, folder = tmp_path / "c", tmp_path / "run"
+    report = json.loads(
+        ok(
+            capsys,
+            "prepare",
+            str(text),
+            "-o",
+            str(corpus),
+            "--vocab-size",
+            "300",
+            "--heldout",
+            "0.1",
+            "--processes",
+            "1",
+            "--json",
+        )
+    )
+    assert report["documents_read"] == 80
+    assert report["train_documents"] + report["heldout_documents"] == 80
+    assert "tokens to train on" in ok(
+        capsys, "prepare", str(text), "-o", str(corpus), "--heldout", "0.1"
+    )  # finished: left alone
+    arguments = ["train", "tiny-u-pmlm-r", "-d", str(corpus), "-o", str(folder)]
+    result = json.loads(ok(capsys, *arguments, "--json", "--quiet"))
+    assert result["finished"] is True
+    assert result["step"] == 20
+    assert "bidirectional" in result["bits_per_byte"]
+    assert "step 20 of 20" in ok(capsys, *arguments)  # nothing left to do
+    assert "parameters" in ok(capsys, "info", "-m", str(folder / "model"))
+    assert "--fresh" in refused(capsys, *arguments, "--fresh")
+    assert "other settings" in refused(capsys, *arguments, "--set", "optim.lr=0.5")
+    for name in ("curves.png", "curves.svg"):
+        assert ok(capsys, "plot", str(folder), str(folder), "-o", str(tmp_path / name))
+        assert (tmp_path / name).stat().st_size > 5000
+    assert "png or .svg" in refused(capsys, "plot", str(folder), "-o", str(tmp_path / "x.gif"))
+    assert "no run" in refused(capsys, "plot", str(tmp_path))
+
+
+def test_plans_are_printed_without_data(capsys: Capture) -> None:
+    plan = json.loads(ok(capsys, "train", "paper-u-pmlm-r", "--plan", "--ranks", "8", "--tflops", "100", "--json"))
+    assert plan["parameters"] > 108_000_000
+    assert plan["ranks"] == 8
+    assert "135 hours" in ok(capsys, "train", "paper-u-pmlm-a", "--plan")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "huge", "-d", "x"], "no preset"),
+        (["train", "tiny-bert"], "no corpus"),
+        (["train", "tiny-bert", "-d", "tests"], "no prepared corpus"),
+        (["train", "tiny-bert", "--set", "x"], "not of the form"),
+        (["train", "tiny-bert", "--set", "model.widht=3"], "Did you mean 'width'"),
+        (["train", "nowhere.toml"], "no settings file"),
+        (["prepare", "nowhere.txt", "-o", "x"], "cannot read"),
+        (["prepare", "pyproject.toml", "-o", "x", "--heldout", "2"], "heldout"),
+        (["prepare", "pyproject.toml", "-o", "x", "--processes", "0"], "--processes"),
+        (["prepare", "pyproject.toml", "-o", "x", "-t", "tests"], "no tokenizer"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(capsys: Capture, arguments: list[str], says: str) -> None:
+    assert says in refused(capsys, *arguments)
+
+
+@pytest.mark.slow
+def test_an_interrupt_saves_and_exits_130_and_the_run_goes_on(corpus: Corpus, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [
+        sys.executable,
+        "-m",
+        "pmlm",
+        "train",
+        "tiny-gpt",
+        "-d",
+        str(corpus.folder),
+        "-o",
+        str(folder),
+        "--set",
+        "num_steps=100000",
+        "--set",
+        "saving.every=100000",
+        "--set",
+        "evaluation.every=0",
+        "--set",
+        "model.max_length=32",
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    while not (folder / "metrics.jsonl").is_file():
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    (saved,) = (folder / "checkpoints").glob("step-*")
+    steps = int(saved.name.removeprefix("step-"))
+    assert steps == len((folder / "metrics.jsonl").read_text().splitlines())
+    assert (
+        run(
+            [
+                "train",
+                "tiny-gpt",
+                "-d",
+                str(corpus.folder),
+                "-o",
+                str(folder),
+                "--set",
+                f"num_steps={steps + 2}",
+                "--set",
+                "saving.every=100000",
+                "--set",
+                "evaluation.every=0",
+                "--set",
+                "model.max_length=32",
+                "--quiet",
+            ]
+        )
+        == 0
+    )

@@ -1,0 +1,117 @@
+"""Every preset decodes, is complete, and trains two steps (at its own objective, positions and optimizer)."""
+
+import tomllib
+from dataclasses import fields, is_dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pmlm.corpus.shards import Corpus
+from pmlm.errors import ConfigError
+from pmlm.model import ModelConfig
+from pmlm.training.plan import count_parameters, flops_per_token, make_plan
+from pmlm.training.run import Run
+from pmlm.training.settings import TrainSettings, load_settings, preset_names
+from pmlm.training.trainer import StepReport
+
+PRESETS = preset_names()
+OPTIONAL = {
+    "micro_rows",
+    "end",
+    "start_prior",
+    "ramp",
+    "mean_span",
+    "given_prob",
+    "order",
+    "masking",
+    "visibility",
+    "ratio",
+    "low",
+    "high",
+    "a",
+    "b",
+    "weights",
+}
+
+
+def test_the_papers_four_models_exist_at_three_scales() -> None:
+    assert set(PRESETS) >= {
+        f"{scale}-{model}" for scale in ("paper", "laptop", "tiny") for model in ("u-pmlm-a", "u-pmlm-r", "bert", "gpt")
+    }
+
+
+def missing(cls: Any, data: dict[str, Any], where: str = "") -> list[str]:
+    absent = [f"{where}{f.name}" for f in fields(cls) if f.name not in data and f.name not in OPTIONAL]
+    for f in fields(cls):
+        if is_dataclass(f.type) and isinstance(data.get(f.name), dict):
+            absent += missing(f.type, data[f.name], f"{where}{f.name}.")
+    return absent
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_complete(name: str) -> None:
+    path = Path(str(resources.files("pmlm.training"))) / "presets" / f"{name}.toml"
+    assert missing(TrainSettings, tomllib.loads(path.read_text())) == []
+    assert load_settings(name, []).name == name
+
+
+def shrunk(settings: TrainSettings) -> TrainSettings:
+    """The same objective, positions, norm and optimizer, small enough for a test."""
+    model = replace(settings.model, num_layers=2, width=24, num_heads=2, ff_width=32, max_length=32, relative_clip=31)
+    rows = replace(settings.rows, length=32)
+    evaluation = replace(settings.evaluation, every=0, rows=4, lengths=(16,))
+    return replace(settings, num_steps=2, batch_rows=4, model=model, rows=rows, evaluation=evaluation)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_train_two_steps(name: str, corpus: Corpus, tmp_path: Path) -> None:
+    run = Run(shrunk(load_settings(name, [])), corpus, tmp_path / name, device=torch.device("cpu"))
+    steps = [event for event in run.events() if isinstance(event, StepReport)]
+    assert len(steps) == 2
+    assert all(4 < report.loss < 8 for report in steps)
+
+
+@pytest.mark.parametrize("name", [n for n in PRESETS if n.startswith("tiny-")])
+def test_tiny_presets_train_as_they_are(name: str, corpus: Corpus, tmp_path: Path) -> None:
+    run = Run(load_settings(name, []), corpus, tmp_path / name, device=torch.device("cpu"))
+    losses = [event.loss for event in run.events() if isinstance(event, StepReport)]
+    assert losses[-1] < losses[0]
+
+
+def test_the_paper_presets_are_the_papers() -> None:
+    settings = load_settings("paper-u-pmlm-a", [])
+    model = settings.model
+    assert (model.num_layers, model.width, model.ff_width, model.num_heads, model.dropout) == (12, 768, 3072, 12, 0.1)
+    assert (settings.batch_rows, settings.num_steps, settings.rows.length, settings.vocab_size) == (
+        8400,
+        600_000,
+        128,
+        28_996,
+    )
+    assert settings.optim.kind == "lamb"
+    prior = settings.objective.members[0].objective.masking.prior
+    assert (prior.kind, prior.low, prior.high) == ("uniform", 0.0, 1.0)
+
+
+def test_overrides_and_unknown_presets() -> None:
+    assert load_settings("tiny-bert", ["optim.lr=0.5"]).optim.lr == 0.5
+    with pytest.raises(ConfigError, match=r"unknown setting 'optim.rl'"):
+        load_settings("tiny-bert", ["optim.rl=0.5"])
+    with pytest.raises(ConfigError, match="no preset"):
+        load_settings("huge", [])
+
+
+def test_the_plan_counts_what_is_executed() -> None:
+    settings = load_settings("paper-u-pmlm-a", [])
+    config = ModelConfig(vocab_size=28_996, num_token_types=2)
+    plan = make_plan(settings, config, ranks=56)
+    assert plan.parameters == count_parameters(config)
+    assert plan.days * 24 == pytest.approx(135, rel=1e-6)  # the yardstick itself
+    objective = settings.objective.members[0].objective
+    small = ModelConfig(vocab_size=100, num_layers=1, width=4, num_heads=1, ff_width=8)
+    # one layer, all of it at the predicted half but for queries, keys, values and mixing
+    forward = 2 * 3 * 16 + 2 * 2 * 10 * 4 + 0.5 * (2 * (16 + 2 * 4 * 8)) + 0.5 * 2 * (16 + 400)
+    assert flops_per_token(small, objective, 10) == pytest.approx(3 * forward)
