@@ -9,6 +9,7 @@ import hashlib
 import secrets
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 
 import torch
@@ -84,6 +85,19 @@ class RowRandom:
     def part(self, name: str, rows_B: Tensor, total: int) -> "RowRandom":
         """The numbers of one named part of the batch, whose rows are numbered anew from 0 to total - 1."""
         return RowRandom(stream_seed(self.seed, name), self.step, rows_B, total)
+
+
+def matmul_peak(device: torch.device | None = None, size: int = 2048, repeats: int = 3) -> float:
+    """The best rate of a large fp32 product, in FLOP/s: what training speed is measured against."""
+    a, b = (torch.rand(size, size, device=device) for _ in range(2))
+    best = float("inf")
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        torch.mm(a, b)
+        if a.is_cuda:
+            torch.cuda.synchronize(a.device)
+        best = min(best, time.perf_counter() - begin)
+    return 2 * size**3 / best
 
 
 _PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.{name}); print(float((a @ a).sum()))"

@@ -47,7 +47,8 @@ def test_from_text_to_a_model_that_writes(capsys: Capture, text: Path, tmp_path:
         capsys, "prepare", str(text), "-o", str(corpus), "--heldout", "0.1"
     )  # finished: left alone
     arguments = ["train", "tiny-u-pmlm-r", "-d", str(corpus), "-o", str(folder)]
-    result = json.loads(ok(capsys, *arguments, "--json", "--quiet"))
+    result = json.loads(ok(capsys, *arguments, "--json", "--quiet", "--tensorboard"))
+    assert list((folder / "tensorboard").glob("events.*"))
     assert result["finished"] is True
     assert result["step"] == 20
     assert "bidirectional" in result["bits_per_byte"]

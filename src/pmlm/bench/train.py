@@ -18,7 +18,7 @@ from pmlm.batch import Batch
 from pmlm.errors import ConfigError
 from pmlm.model import ModelConfig, build_model
 from pmlm.objectives import BERT, U_PMLM, Member, Mixture, Objective, prepare_mixture
-from pmlm.runtime import RowRandom, generator, tune_allocator
+from pmlm.runtime import RowRandom, generator, matmul_peak, tune_allocator
 from pmlm.training.distributed import Ranks
 from pmlm.training.job import PredictionTask, Task
 from pmlm.training.optim import OptimSettings
@@ -174,17 +174,6 @@ def _masked_row(settings: BenchSettings, rng: torch.Generator) -> dict[str, torc
         "attention_mask": torch.ones_like(ids),
         "labels": torch.where(hidden, ids, -100),
     }
-
-
-def matmul_peak(size: int = 2048, repeats: int = 3) -> float:
-    """The best rate of a large fp32 product, in FLOP/s."""
-    a, b = torch.rand(size, size), torch.rand(size, size)
-    best = float("inf")
-    for _ in range(repeats + 1):
-        begin = time.perf_counter()
-        torch.mm(a, b)
-        best = min(best, time.perf_counter() - begin)
-    return 2 * size**3 / best
 
 
 def bench_training(settings: BenchSettings, progress: Callable[[int], None]) -> dict[str, Any]:

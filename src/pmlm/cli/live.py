@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pmlm.runtime import matmul_peak
+from pmlm.training.plan import mixture_flops
 from pmlm.training.run import Evaluation, Saved
 from pmlm.training.trainer import StepReport
 
@@ -19,15 +21,18 @@ Show = Callable[["Event"], None]
 
 
 class Speed:
-    """Tokens per second over the last steps."""
+    """Tokens per second over the last steps, and what share of the machine's measured matmul peak they use."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Run) -> None:
         self.recent: deque[tuple[int, float]] = deque(maxlen=20)
+        self.peak = matmul_peak(run.device) * run.ranks.world
+        self.per_token = mixture_flops(run.model.config, run.settings)
 
-    def update(self, report: StepReport) -> float:
+    def update(self, report: StepReport) -> str:
         self.recent.append((report.tokens, report.seconds))
         seconds = sum(s for _, s in list(self.recent)[1:])
-        return (self.recent[-1][0] - self.recent[0][0]) / seconds if seconds else 0.0
+        rate = (self.recent[-1][0] - self.recent[0][0]) / seconds if seconds else 0.0
+        return f"{rate:,.0f} tokens/s  {rate * self.per_token / self.peak:.0%} of matmul peak"
 
 
 @contextmanager
@@ -40,12 +45,12 @@ def live_display(run: Run, start: int) -> Iterator[Show]:
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}  {task.fields[speed]:,.0f} tokens/s"),
+        TextColumn("loss {task.fields[loss]:.4f}  {task.fields[speed]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(run.settings.name, total=run.settings.num_steps, completed=start, loss=0.0, speed=0.0)
-        speed = Speed()
+        task = bar.add_task(run.settings.name, total=run.settings.num_steps, completed=start, loss=0.0, speed="")
+        speed = Speed(run)
 
         def show(event: Event) -> None:
             if isinstance(event, StepReport):
@@ -60,15 +65,15 @@ def live_display(run: Run, start: int) -> Iterator[Show]:
 def plain_display(run: Run, start: int) -> Iterator[Show]:
     """A line a minute, and one for each evaluation."""
     del start
-    speed, said = Speed(), [0.0]
+    speed, said = Speed(run), [0.0]
 
     def show(event: Event) -> None:
         if isinstance(event, StepReport):
-            rate = speed.update(event)
+            now = speed.update(event)
             if time.monotonic() - said[0] < 60:
                 return
             said[0] = time.monotonic()
-            text = f"step {event.step}/{run.settings.num_steps}  loss {event.loss:.4f}  {rate:,.0f} tokens/s"
+            text = f"step {event.step}/{run.settings.num_steps}  loss {event.loss:.4f}  {now}"
         elif isinstance(event, Saved):
             return
         else:

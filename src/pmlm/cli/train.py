@@ -34,6 +34,7 @@ def train(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Do not go on from checkpoints: refuse if there are some.")
     ] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write events for TensorBoard.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what the run would cost.")] = False,
     ranks: Annotated[int, typer.Option("--ranks", help="--plan: on how many GPUs or processes.")] = 1,
     tflops: Annotated[
@@ -74,7 +75,7 @@ def train(
         run = Run(settings, open_corpus(data, verify=group.is_main), folder, device=chosen, ranks=group)
         start = run.resume()
         shown = not quiet and group.is_main
-        last = _follow(run, start, shown)
+        last = _follow(run, start, shown, board=tensorboard and group.is_main)
         if group.is_main:
             _finish(last, run, json)
         if run.trainer.step < settings.num_steps:
@@ -83,20 +84,35 @@ def train(
         stop_ranks()
 
 
-def _follow(run: Run, start: int, shown: bool) -> dict[str, Any]:
+def _follow(run: Run, start: int, shown: bool, board: bool) -> dict[str, Any]:
     """Run to the end or to an interrupt; returns the last figures."""
     from pmlm.training.run import Evaluation
     from pmlm.training.trainer import StepReport
 
     last: dict[str, Any] = {"step": start}
-    with _interrupts() as stopped, _display(run, start, shown) as show:
+    with _interrupts() as stopped, _display(run, start, shown) as show, _board(run, board) as write:
         for event in run.events(lambda: bool(stopped)):
             if isinstance(event, StepReport):
                 last |= {"step": event.step, "loss": event.loss, "tokens": event.tokens}
             elif isinstance(event, Evaluation):
                 last["bits_per_byte"] = event.bits_per_byte
             show(event)
+            write(event)
     return last
+
+
+@contextmanager
+def _board(run: Run, wanted: bool) -> Iterator[Any]:
+    if not wanted:
+        yield lambda _event: None
+        return
+    from pmlm.training.track import BoardWriter
+
+    writer = BoardWriter(run.folder / "tensorboard")
+    try:
+        yield writer.write
+    finally:
+        writer.close()
 
 
 @contextmanager
