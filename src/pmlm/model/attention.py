@@ -52,8 +52,35 @@ class Attention(nn.Module):
                 q_BHQE, k_BHKE, v_BHKE, attn_mask=visible, dropout_p=dropout, scale=self.scale
             )
         q_BHQE = q_BHQE * self.scale
-        scores = q_BHQE @ k_BHKE.transpose(-1, -2) + self.tables.scores(q_BHQE, scene.geometry)
+        if scene.geometry.streams == 2:
+            return self._attend_two_streams(q_BHQE, k_BHKE, v_BHKE, scene, dropout)
+        scores = q_BHQE @ k_BHKE.mT + self.tables.scores(q_BHQE, scene.geometry)
         if visible is not None:
             scores = scores.masked_fill(~visible, -torch.inf)
         p_BHQK = F.dropout(scores.softmax(-1), dropout, training=self.training)
         return p_BHQK @ v_BHKE + self.tables.mix(p_BHQK, scene.geometry)
+
+    def _attend_two_streams(self, q: Tensor, k: Tensor, v: Tensor, scene: Scene, dropout: float) -> Tensor:
+        """Relative attention of tokens and queries: both look at the tokens, a query also at itself.
+
+        Half the work of treating the row as one: no score of a query as a key is ever made but its own.
+        """
+        assert self.tables is not None
+        assert scene.visible_BQK is not None
+        n = q.shape[2] // 2
+        geometry = scene.geometry._replace(streams=1)
+        outputs = []
+        for stream in (slice(0, n), slice(n, 2 * n)):
+            seen = scene.visible_BQK[:, None, stream, :n]
+            scores = q[:, :, stream] @ k[:, :, :n].mT + self.tables.scores(q[:, :, stream], geometry)
+            scores = scores.masked_fill(~seen, -torch.inf)
+            if stream.start:
+                key_to_itself = k[:, :, n:] + self.tables.keys[self.tables.clip]
+                itself = (q[:, :, n:] * key_to_itself).sum(-1, keepdim=True)
+                sees_itself = scene.visible_BQK[:, n:, n:].diagonal(dim1=1, dim2=2)[:, None, :, None]
+                scores = torch.cat([scores, itself.masked_fill(~sees_itself, -torch.inf)], dim=-1)
+            p = F.dropout(scores.softmax(-1), dropout, training=self.training)
+            tokens, rest = p[..., :n], p[..., n:]
+            out = tokens @ v[:, :, :n] + self.tables.mix(tokens, geometry)
+            outputs.append(out + rest * (v[:, :, n:] + self.tables.values[self.tables.clip]) if stream.start else out)
+        return torch.cat(outputs, dim=2)

@@ -27,7 +27,8 @@ class Inputs:
     visible_BQK: Tensor | None = None
     """[B or 1, L, L] True where query slot q may look at key slot k; None: everybody sees everybody."""
     streams: int = 1
-    """Within what is visible, slots are this many copies of one contiguous run of positions; 0: no such promise."""
+    """1: within what is visible, slots are one contiguous run of positions. 2: such a run of tokens, then a query for
+    each, which nobody sees but itself. 0: neither is promised."""
     token_types_BL: Tensor | None = None
 
     def rows(self, index: slice) -> "Inputs":

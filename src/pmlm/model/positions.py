@@ -5,7 +5,7 @@ et al. (2018): an offset-dependent vector is added to keys *and* to values. The 
 layer, and no L x L x E tensor is built: queries meet the table of offsets once, and the products are laid out by
 offset. Where slots are contiguous runs of positions, that layout is a view ("skew"); otherwise it is a gather.
 
-Shapes: B batch, H heads, Q query slots, K key slots, E head width, R offsets in the table, S streams, N run length.
+Shapes: B batch, H heads, Q query slots, K key slots, E head width, R offsets in the table, N run length.
 """
 
 import math
@@ -24,7 +24,8 @@ class Geometry(NamedTuple):
     key_positions: Tensor
     """[B or 1, K]"""
     streams: int
-    """The slots are this many copies of one contiguous run of positions; 0 where that is not known."""
+    """1: the slots are one contiguous run of positions. 2: such a run of tokens, then a query for each, which nobody
+    sees but itself. 0: neither is promised."""
 
 
 def sinusoids(num: int, width: int) -> Tensor:
@@ -49,23 +50,16 @@ class RelativeTables(nn.Module):
 
     def scores(self, q_BHQE: Tensor, geometry: Geometry) -> Tensor:
         """[B, H, Q, K] the product of each query with the key vector of its offset to each key."""
-        if geometry.streams:
-            run = q_BHQE.shape[2] // geometry.streams
-            q = q_BHQE.unflatten(2, (geometry.streams, run))
-            by_offset = q @ self._run_table(self.keys, run).T  # B H S N 2N-1
-            by_key = _skew(by_offset)  # B H S N N
-            return by_key.repeat(1, 1, 1, 1, geometry.streams).flatten(2, 3)
+        if geometry.streams == 1:
+            return _skew(q_BHQE @ self._run_table(self.keys, q_BHQE.shape[2]).T)
         by_offset = q_BHQE @ self.keys.T
         index = self._index(geometry)[:, None].expand(*q_BHQE.shape[:3], -1)
         return by_offset.gather(-1, index)
 
     def mix(self, p_BHQK: Tensor, geometry: Geometry) -> Tensor:
         """[B, H, Q, E] the value vectors of the offsets, mixed by attention probabilities."""
-        if geometry.streams:
-            run = p_BHQK.shape[2] // geometry.streams
-            p = p_BHQK.unflatten(2, (geometry.streams, run)).unflatten(-1, (geometry.streams, run)).sum(-2)
-            by_offset = _unskew(p)  # B H S N 2N-1
-            return (by_offset @ self._run_table(self.values, run)).flatten(2, 3)
+        if geometry.streams == 1:
+            return _unskew(p_BHQK) @ self._run_table(self.values, p_BHQK.shape[2])
         index = self._index(geometry)[:, None].expand_as(p_BHQK)
         by_offset = p_BHQK.new_zeros(*p_BHQK.shape[:3], 2 * self.clip + 1).scatter_add(-1, index, p_BHQK)
         return by_offset @ self.values
