@@ -1,5 +1,6 @@
 """README and examples: their commands and snippets run."""
 
+import json
 import re
 import runpy
 import shlex
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import STORIES
 from pmlm.cli import run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -15,14 +17,32 @@ COMMANDS = [line for line in README.splitlines() if line.startswith("pmlm ")]
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_readme_commands_run(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+SHRINK = [
+    f"--set={x}"
+    for x in ("num_steps=2", "batch_rows=2", "model.num_layers=1", "evaluation.rows=4", "evaluation.lengths=[32]")
+]
+
+
+def test_readme_commands_run_one_after_the_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "README.md").write_text(README)
+    (tmp_path / "stories.txt").write_text("\n\n".join(f"{STORIES[i % 5]} Story {i}." for i in range(400)))
     monkeypatch.chdir(tmp_path)
-    assert run(shlex.split(command)[1:]) == 0
-    assert capsys.readouterr().out
+    assert len(COMMANDS) > 8
+    for command in COMMANDS:
+        arguments = shlex.split(command, comments=True)[1:]
+        shrunk = SHRINK if arguments[0] == "train" else []
+        assert run([*arguments, *shrunk]) == 0, command
+        assert capsys.readouterr().out
+
+
+def test_the_readmes_speed_table_is_what_was_measured() -> None:
+    report = json.loads((ROOT / "results" / "training" / "bench-6x256.json").read_text())
+    measured = {row["name"]: f"{row['ratio']:.2f}" for row in report["contenders"]}
+    rows = re.findall(r"^\| (pmlm [^|]+?) \| ([0-9.]+) \|$", README, flags=re.MULTILINE)
+    assert len(rows) == 3
+    assert all(measured[name] == ratio for name, ratio in rows)
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
