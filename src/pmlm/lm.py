@@ -17,6 +17,7 @@ from pmlm.errors import DataError, OrderError, TemplateError
 from pmlm.generation.canvas import allowed_pieces, canvas_text, make_canvas
 from pmlm.generation.decode import decode
 from pmlm.generation.sampling import Sampling
+from pmlm.generation.steppers import make_stepper
 from pmlm.generation.template import Template, filled_text, fit, parse_template
 from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp, order_ranks, policy_logp
 from pmlm.model import LanguageModel, Visibility
@@ -181,7 +182,8 @@ class LM:
         batch = row_batch([canvas.row], self.tokenizer).to(self.model.device)
         shifted = replace(order, positions=tuple(p + 1 for p in order.positions))  # after the start marker
         allowed = allowed_pieces(self.tokenizer)[torch.tensor(canvas.role)][None]
-        turns = decode(self.model, batch, allowed, shifted, sampling, kind, [generator(seed, "decode", 0)])
+        stepper = make_stepper(self.model, batch, kind)
+        turns = decode(stepper, batch, allowed, shifted, sampling, [generator(seed, "decode", 0)])
         reveals = [reveal for turn in turns for reveal in turn]
         ids = list(canvas.row.ids)
         for reveal in reveals:

@@ -10,6 +10,7 @@ from pmlm import load
 from pmlm.errors import OrderError, TemplateError
 from pmlm.generation.decode import decode
 from pmlm.generation.sampling import Sampling
+from pmlm.generation.steppers import Recompute
 from pmlm.orders import parse_order
 from pmlm.runtime import generator
 from test_lm import make_lm
@@ -59,12 +60,11 @@ def test_samples_of_a_table_follow_its_joint_in_any_order() -> None:
     for order in ("random", "confidence"):
         ids = batch.ids_BL.clone()
         for turn in decode(
-            model,
+            Recompute(model, "bidirectional"),
             batch,
             allowed,
             parse_order(order),
             Sampling(),
-            "bidirectional",
             [generator(order, b) for b in range(rows)],
         ):
             for r in turn:

@@ -1,7 +1,7 @@
 """The one decode loop (the paper's Algorithm 1, for a batch of canvases and any order).
 
-Each turn reveals one hidden slot of every canvas that still has one. Here the conditionals are recomputed in full at
-each turn, which is exact for every visibility.
+Each turn reveals one hidden slot of every canvas that still has one. How the conditionals come about is the stepper's
+business (pmlm.generation.steppers).
 
 Shapes: B canvases, L slots, M predictions, V vocabulary.
 """
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pmlm.batch import Batch
 from pmlm.generation.sampling import Sampling, draw_token, sampling_logp
-from pmlm.likelihood import Conditionals, hidden_logp
-from pmlm.model import Slots, Visibility
+from pmlm.generation.steppers import State, Stepper
+from pmlm.model import Slots
 from pmlm.orders import Order, arrange, choose
 
 
@@ -34,12 +34,11 @@ class Reveal:
 
 @torch.no_grad()
 def decode(
-    model: Conditionals,
+    stepper: Stepper,
     batch: Batch,
     allowed_BLV: Tensor,
     order: Order,
     sampling: Sampling,
-    visibility: Visibility,
     rngs: Sequence[torch.Generator],
 ) -> Iterator[list[Reveal]]:
     """Fill the maskable slots of each row; yields what was revealed at each turn.
@@ -54,8 +53,7 @@ def decode(
     while hidden_BL.any():
         turn += 1
         at = _candidates(hidden_BL, plans, turn)
-        state = replace(batch, ids_BL=ids_BL)
-        logp_MV = hidden_logp(model, state, hidden_BL, rank_BL, visibility, at)
+        logp_MV = stepper.logp(State(replace(batch, ids_BL=ids_BL), hidden_BL, rank_BL), at)
         sampled_MV = sampling_logp(logp_MV, allowed_BLV[at.rows_M, at.slots_M], sampling)
         reveals = []
         for row in hidden_BL.any(dim=1).nonzero()[:, 0].tolist():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pmlm.model.cache import LayerCache
 from pmlm.model.config import ModelConfig
 from pmlm.model.positions import Geometry, RelativeTables, Rotary
 
@@ -37,11 +38,16 @@ class Attention(nn.Module):
             learned = config.positions == "relative"
             self.tables = RelativeTables(config.relative_clip, config.head_width, learned=learned)
 
-    def forward(self, x_BLD: Tensor, scene: Scene) -> Tensor:
-        """The mixed values, [B, L, D]; the output projection is the caller's, who may want it at few slots only."""
+    def forward(self, x_BLD: Tensor, scene: Scene, cache: LayerCache | None = None) -> Tensor:
+        """The mixed values, [B, L, D]; the output projection is the caller's, who may want it at few slots only.
+
+        With a cache, the keys and values are those of all its columns, ours written among them.
+        """
         q, k, v = self.qkv(x_BLD).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         if scene.rotation is not None:
             q, k = Rotary.rotate(q, *scene.rotation), Rotary.rotate(k, *scene.rotation)
+        if cache is not None:
+            k, v = cache.exchange(k, v)
         return self.attend(q, k, v, scene).transpose(1, 2).flatten(2)
 
     def attend(self, q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, scene: Scene) -> Tensor:

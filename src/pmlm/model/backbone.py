@@ -6,6 +6,7 @@ an order is. Where only some slots are wanted, the last layer's output projectio
 Shapes: B batch, L slots, D width, M wanted slots.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pmlm.model.attention import Attention, Scene
+from pmlm.model.cache import LayerCache
 from pmlm.model.config import ModelConfig
 from pmlm.model.positions import Geometry, Rotary
 
@@ -69,9 +71,9 @@ class Layer(nn.Module):
         self.ff_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, scene: Scene, wanted: Slots | None = None) -> Tensor:
+    def forward(self, x: Tensor, scene: Scene, wanted: Slots | None = None, cache: LayerCache | None = None) -> Tensor:
         """[B, L, D], or [M, D] where slots are wanted."""
-        mixed = self.attention(self.attention_norm(x) if self.pre_norm else x, scene)
+        mixed = self.attention(self.attention_norm(x) if self.pre_norm else x, scene, cache)
         if wanted is not None:
             x, mixed = x[wanted.rows_M, wanted.slots_M], mixed[wanted.rows_M, wanted.slots_M]
         x = x + self.dropout(self.project(mixed))
@@ -99,13 +101,22 @@ class Backbone(nn.Module):
 
     def forward(self, inputs: Inputs, wanted: Slots | None = None) -> Tensor:
         """Hidden states: [B, L, D], or [M, D] at the wanted slots."""
-        x = self.embed(inputs)
         geometry = Geometry(inputs.positions_BL, inputs.positions_BL, inputs.streams)
+        return self._run(inputs, geometry, wanted, [None] * len(self.layers))
+
+    def step(self, inputs: Inputs, key_positions_BK: Tensor, wanted: Slots, layers: list[LayerCache]) -> Tensor:
+        """[M, D] as `forward`, for a few slots that see the columns of a cache; `visible_BQK` is over those columns."""
+        geometry = Geometry(inputs.positions_BL, key_positions_BK, 0)
+        return self._run(inputs, geometry, wanted, layers)
+
+    def _run(
+        self, inputs: Inputs, geometry: Geometry, wanted: Slots | None, caches: Sequence[LayerCache | None]
+    ) -> Tensor:
+        x = self.embed(inputs)
         rotation = None if self.rotary is None else self.rotary.angles(inputs.positions_BL)
         scene = Scene(geometry, inputs.visible_BQK, rotation)
-        for layer in self.layers[:-1]:
-            x = layer(x, scene)
-        x = self.layers[-1](x, scene, wanted)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, scene, wanted if layer is self.layers[-1] else None, cache)
         return x if self.output_norm is None else self.output_norm(x)
 
     def embed(self, inputs: Inputs) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pmlm.model.backbone import Backbone, Inputs, Slots, initialise
+from pmlm.model.cache import LayerCache
 from pmlm.model.config import ModelConfig
 
 
@@ -43,6 +44,12 @@ class LanguageModel(nn.Module):
     def forward(self, inputs: Inputs, at: Slots) -> Tensor:
         """[M, V] unnormalised log-probabilities at the given slots."""
         logits: Tensor = self.head(self.backbone(inputs, at), self.backbone.tokens.weight)
+        return logits
+
+    def step(self, inputs: Inputs, key_positions_BK: Tensor, at: Slots, layers: list[LayerCache]) -> Tensor:
+        """[M, V] as `forward`, for a few slots that see the columns of a cache."""
+        hidden_MD = self.backbone.step(inputs, key_positions_BK, at, layers)
+        logits: Tensor = self.head(hidden_MD, self.backbone.tokens.weight)
         return logits
 
     @property

@@ -1,0 +1,166 @@
+"""How the conditionals of a decode step are computed: recomputed in full, or from a cache.
+
+`Recompute` runs the whole canvas at each step and is the reference for every visibility. `OrderCached` is exact for
+order-causal visibility in any order: a step costs the tokens revealed since the last one and the queries asked for;
+queries write nothing. `CausalCached` is GPT's.
+
+Shapes: B canvases, L slots, S slots of a pass, Q queries per canvas, K columns, M predictions, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pmlm.batch import Batch
+from pmlm.errors import OrderError
+from pmlm.likelihood import Conditionals, hidden_logp
+from pmlm.model import Cache, Inputs, LanguageModel, Slots, Visibility
+
+
+@dataclass(frozen=True)
+class State:
+    """A batch of canvases in the middle of being filled."""
+
+    batch: Batch
+    """With what is known so far; what stands at a hidden slot does not matter."""
+    hidden_BL: Tensor
+    rank_BL: Tensor
+    """0 for what was given, t for what was revealed at turn t."""
+
+
+class Stepper(Protocol):
+    def logp(self, state: State, at: Slots) -> Tensor:
+        """[M, V] log-probabilities at hidden slots given all that is known."""
+        ...
+
+
+class Recompute:
+    """Everything anew at each step."""
+
+    def __init__(self, model: Conditionals, visibility: Visibility) -> None:
+        self.model, self.visibility = model, visibility
+
+    def logp(self, state: State, at: Slots) -> Tensor:
+        return hidden_logp(self.model, state.batch, state.hidden_BL, state.rank_BL, self.visibility, at)
+
+
+class OrderCached:
+    """Order-causal visibility with the keys and values of every known token kept at its place on the canvas."""
+
+    def __init__(self, model: LanguageModel, batch: Batch) -> None:
+        self.model, self.length = model, batch.length
+        self.cached_BL = batch.group_BL < 0  # padding is never read
+        self.num_queries = 1
+        self.cache = self._make_cache(batch.num_rows)
+
+    def _make_cache(self, rows: int) -> Cache:
+        # a column per slot, one per query, and one that nobody reads, for rows with less to say than others
+        return Cache(self.model.config, rows, self.length + self.num_queries + 1, self.model.device)
+
+    def logp(self, state: State, at: Slots) -> Tensor:
+        new_BS = ragged(~state.hidden_BL & ~self.cached_BL)
+        query_BQ, wanted = _by_row(at, state.batch.num_rows)
+        self._make_room(query_BQ.shape[1])
+        inputs, key_positions_BK, columns_BS = self._pass(state, new_BS, query_BQ)
+        self.cached_BL = self.cached_BL | ~state.hidden_BL
+        here = Slots(at.rows_M, wanted + new_BS.shape[1])
+        layers = self.cache.layers(columns_BS, self.length + self.num_queries + 1)
+        return self.model.step(inputs, key_positions_BK, here, layers).float().log_softmax(-1)
+
+    def _make_room(self, queries: int) -> None:
+        if queries <= self.num_queries:
+            return
+        old, self.num_queries = self.cache, queries
+        self.cache = self._make_cache(old.buffers.shape[2])
+        self.cache.buffers[..., : self.length, :] = old.buffers[..., : self.length, :]
+
+    def _pass(self, state: State, new_BS: Tensor, query_BQ: Tensor) -> tuple[Inputs, Tensor, Tensor]:
+        """What this pass reads: new tokens and queries, where they write, and what they see."""
+        length, spare = self.length, self.length + self.num_queries
+        is_new_BS, is_query_BQ = new_BS >= 0, query_BQ >= 0
+        slot_BS = torch.cat([new_BS, query_BQ], dim=1).clamp(min=0)
+        ids_BN = state.batch.ids_BL.gather(1, new_BS.clamp(min=0))
+        ids_BS = torch.cat([ids_BN, torch.full_like(query_BQ, self.model.config.mask_id)], dim=1)
+        own_Q = length + torch.arange(query_BQ.shape[1], device=slot_BS.device)
+        columns_BS = torch.cat([torch.where(is_new_BS, new_BS, spare), torch.where(is_query_BQ, own_Q, spare)], dim=1)
+        visible_BSK = self._visible(state, new_BS, query_BQ)
+        place_BL = torch.arange(length, device=slot_BS.device).expand(len(slot_BS), -1)
+        queries_BQ = torch.zeros(len(slot_BS), self.num_queries + 1, dtype=torch.long, device=slot_BS.device)
+        queries_BQ[:, : query_BQ.shape[1]] = query_BQ.clamp(min=0)
+        return Inputs(ids_BS, slot_BS, visible_BSK), torch.cat([place_BL, queries_BQ], dim=1), columns_BS
+
+    def _visible(self, state: State, new_BS: Tensor, query_BQ: Tensor) -> Tensor:
+        """[B, S, K] a token sees known tokens of its own or a lower rank; a query sees all of them, and itself."""
+        known_BL = ~state.hidden_BL & (state.batch.group_BL >= 0)
+        rank_BS = state.rank_BL.gather(1, new_BS.clamp(min=0))
+        token_sees = known_BL[:, None] & (state.rank_BL[:, None] <= rank_BS[:, :, None])
+        query_sees = known_BL[:, None].expand(-1, query_BQ.shape[1], -1)
+        columns = self.num_queries + 1
+        own = torch.eye(columns, dtype=torch.bool, device=known_BL.device)[: query_BQ.shape[1]]
+        own_BQK = own.expand(len(known_BL), -1, -1)
+        nobody = torch.zeros(*token_sees.shape[:2], columns, dtype=torch.bool, device=known_BL.device)
+        nobody[:, :, -1] = True  # rows with nothing new look at the spare column, and nobody looks at them
+        nobody &= (new_BS < 0)[:, :, None]
+        return torch.cat([torch.cat([token_sees, nobody], dim=2), torch.cat([query_sees, own_BQK], dim=2)], dim=1)
+
+
+class CausalCached:
+    """Left to right, one token at a time, as GPT decodes; what stands after a blank cannot be seen."""
+
+    def __init__(self, model: LanguageModel, batch: Batch) -> None:
+        if (batch.maskable_BL[:, :1]).any():
+            raise OrderError("a left-to-right model starts from the start marker")
+        self.model = model
+        self.cache = Cache(model.config, batch.num_rows, batch.length, model.device)
+        self.done_B = torch.ones(
+            batch.num_rows, dtype=torch.long, device=batch.ids_BL.device
+        )  # slot 0 predicts nothing
+
+    def logp(self, state: State, at: Slots) -> Tensor:
+        """The next hidden slot of each row; the slots before it are read on the way."""
+        target_B = self.done_B.clone() - 1
+        target_B[at.rows_M] = at.slots_M
+        slot_L = torch.arange(state.batch.length, device=target_B.device)
+        due_BL = (slot_L >= self.done_B[:, None]) & (slot_L <= target_B[:, None])
+        slot_BS = ragged(due_BL)
+        is_due_BS, slot_BS = slot_BS >= 0, slot_BS.clamp(min=0)
+        ids_BS = state.batch.ids_BL.gather(1, (slot_BS - 1).clamp(min=0))
+        columns_BS = torch.where(is_due_BS, slot_BS, 0)  # column 0 belongs to nobody
+        visible_BSK = (slot_L <= slot_BS[:, :, None]) & ((slot_L > 0) | ~is_due_BS[:, :, None])
+        key_positions = (slot_L - 1).clamp(min=0)[None]
+        inputs = Inputs(ids_BS, (slot_BS - 1).clamp(min=0), visible_BSK)
+        here = Slots(at.rows_M, (at.slots_M - self.done_B[at.rows_M]))
+        self.done_B = torch.maximum(self.done_B, target_B + 1)
+        layers = self.cache.layers(columns_BS, state.batch.length)
+        return self.model.step(inputs, key_positions, here, layers).float().log_softmax(-1)
+
+
+def make_stepper(model: LanguageModel, batch: Batch, visibility: Visibility, *, cached: bool = True) -> Stepper:
+    """The fastest exact way for a visibility."""
+    if visibility == "order-causal" and cached:
+        return OrderCached(model, batch)
+    if visibility == "causal" and cached:
+        return CausalCached(model, batch)
+    return Recompute(model, visibility)
+
+
+def ragged(flag_BL: Tensor) -> Tensor:
+    """[B, S] the flagged slots of each row in order, padded with -1 to the longest row."""
+    count_B = flag_BL.sum(1)
+    width = int(count_B.max()) if flag_BL.numel() else 0
+    first = (~flag_BL).long().argsort(dim=1, stable=True)[:, :width]
+    return torch.where(torch.arange(width, device=flag_BL.device) < count_B[:, None], first, -1)
+
+
+def _by_row(at: Slots, rows: int) -> tuple[Tensor, Tensor]:
+    """(slots_BQ padded with -1, each prediction's place in its row)."""
+    order = torch.zeros_like(at.rows_M)
+    count_B = torch.bincount(at.rows_M, minlength=rows)
+    start_B = count_B.cumsum(0) - count_B
+    by_row = at.rows_M.argsort(stable=True)
+    order[by_row] = torch.arange(len(by_row), device=at.rows_M.device) - start_B[at.rows_M[by_row]]
+    slots_BQ = torch.full((rows, int(count_B.max()) if len(at) else 0), -1, device=at.rows_M.device)
+    slots_BQ[at.rows_M, order] = at.slots_M
+    return slots_BQ, order
