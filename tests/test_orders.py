@@ -21,26 +21,26 @@ def test_malformed_orders_are_refused(bad: str) -> None:
         parse_order(bad)
 
 
-@pytest.mark.parametrize("name", ["l2r", "r2l", "random"])
+@pytest.mark.parametrize("name", ["l2r", "r2l", "random", "nearest"])
 def test_every_order_names_each_position_once(name: str) -> None:
     positions = [4, 1, 9, 7]
-    got = arrange(parse_order(name), positions, generator(1))
+    got = arrange(parse_order(name), positions, [0, 12], generator(1))
     assert sorted(got) == sorted(positions)
-    if name != "random":
+    if name in ("l2r", "r2l"):
         assert got == sorted(positions, reverse=name == "r2l")
 
 
 def test_random_orders_are_uniform_and_seeded() -> None:
-    seen = [tuple(arrange(Order("random"), [1, 2, 3], generator(i))) for i in range(600)]
+    seen = [tuple(arrange(Order("random"), [1, 2, 3], [], generator(i))) for i in range(600)]
     assert len(set(seen)) == 6
     assert max(seen.count(o) for o in set(seen)) < 150
-    assert seen[0] == tuple(arrange(Order("random"), [3, 2, 1], generator(0)))
+    assert seen[0] == tuple(arrange(Order("random"), [3, 2, 1], [], generator(0)))
 
 
 @pytest.mark.parametrize("order", [(0, 1), (0, 1, 2, 3), (0, 1, 5)])
 def test_a_list_that_is_no_permutation_is_refused(order: tuple[int, ...]) -> None:
     with pytest.raises(OrderError, match="position"):
-        arrange(Order("list", order), [0, 1, 2], generator(0))
+        arrange(Order("list", order), [0, 1, 2], [], generator(0))
 
 
 def test_policies_choose_what_they_are_named_for_and_ties_go_left() -> None:
@@ -51,3 +51,10 @@ def test_policies_choose_what_they_are_named_for_and_ties_go_left() -> None:
     assert choose("entropy", torch.tensor([[0.4, 0.3, 0.3], [1.0, 0.0, 0.0]]).log()) == 1
     even = torch.full((4, 3), 1 / 3).log()
     assert [choose(kind, even) for kind in ("confidence", "margin", "entropy")] == [0, 0, 0]  # type: ignore[arg-type]
+
+
+def test_nearest_grows_outwards_from_what_is_known() -> None:
+    assert arrange(Order("nearest"), [1, 2, 3, 4, 5], [0, 6], generator(0)) == [1, 2, 3, 4, 5]
+    assert arrange(Order("nearest"), [1, 2, 3, 4, 5], [3 + 3], generator(0)) == [5, 4, 3, 2, 1]
+    assert arrange(Order("nearest"), [0, 1, 2, 5, 6, 9], [4], generator(0)) == [5, 6, 2, 1, 0, 9]
+    assert arrange(Order("nearest"), [2, 5], [], generator(0)) == [2, 5]

@@ -8,7 +8,9 @@ Shapes: B rows of a chunk, L slots.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -117,6 +119,39 @@ class Scorer:
                 result[i] = value
             progress(len(index))
         return result
+
+
+def corpus_report(
+    scorer: Scorer,
+    rows: Sequence[Row],
+    orders: Sequence[Order],
+    *,
+    limit: int | None = None,
+    importance: int = 0,
+    bound: bool = True,
+    bar: Callable[[str, int], AbstractContextManager[Callable[[int], None]]],
+) -> dict[str, Any]:
+    """Exact figures along each order on a part of the rows, bounds beside them. `bar` opens a progress display."""
+    part = draw_part(rows, limit, scorer.seed)
+    unknown = sum(i == scorer.tokenizer.unk_id for row in rows for i in row.ids)
+    report: dict[str, Any] = {
+        "visibility": scorer.visibility,
+        "seed": scorer.seed,
+        "windows": len(rows),
+        "unknown_share": unknown / sum(row.num_tokens for row in rows),
+        "exact": {},
+    }
+    for order in orders:
+        with bar(f"exact, {order}", len(part)) as advance:
+            report["exact"][str(order)] = scorer.exact(part, order, advance).to_dict()
+    if importance > 1:
+        with bar(f"importance-weighted, {importance} orders", len(part)) as advance:
+            figure = scorer.importance_weighted(part, importance, advance)
+            report["importance_weighted"] = {"orders": importance, **figure.to_dict()}
+    if bound:
+        with bar("bound", len(rows)) as advance:
+            report["bound"] = scorer.bound(rows, advance).to_dict()
+    return report
 
 
 def _figure(rows: Sequence[Row], nll: Sequence[float]) -> Figure:

@@ -10,6 +10,7 @@ Not here: how text becomes a batch, and how figures over a corpus are reported (
 Shapes: B texts, L slots, M predictions, V vocabulary, S orders.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -62,8 +63,16 @@ def order_ranks(batch: Batch, orders: list[list[int]]) -> Tensor:
 
 def arranged_ranks(batch: Batch, order: Order, rngs: list[torch.Generator]) -> Tensor:
     """rank_BL of a named order (not a policy) of each row's maskable slots, one generator per row."""
-    orders = [arrange(order, batch.maskable_BL[b].nonzero()[:, 0].tolist(), rng) for b, rng in enumerate(rngs)]
-    return order_ranks(batch, orders)
+    return order_ranks(batch, arranged_slots(batch, order, rngs))
+
+
+def arranged_slots(batch: Batch, order: Order, rngs: Sequence[torch.Generator]) -> list[list[int]]:
+    """Each row's maskable slots in a named order (not a policy), one generator per row."""
+    known_BL = ~batch.maskable_BL & (batch.group_BL >= 0)
+    return [
+        arrange(order, batch.maskable_BL[b].nonzero()[:, 0].tolist(), known_BL[b].nonzero()[:, 0].tolist(), rng)
+        for b, rng in enumerate(rngs)
+    ]
 
 
 @torch.no_grad()

@@ -242,8 +242,8 @@ class LM:
         if order.is_policy:
             logp, rank = policy_logp(self.model, batch, order.kind, visibility, max_slots=max_slots)
         else:
-            content = [i for i, flag in enumerate(row.maskable[lead:]) if flag]
-            arranged = arrange(order, content, generator(seed, "order-0", 0))
+            places = {flag: [i - lead for i, f in enumerate(row.maskable) if f == flag] for flag in (True, False)}
+            arranged = arrange(order, places[True], places[False], generator(seed, "order-0", 0))
             rank = order_ranks(batch, [[i + lead for i in arranged]])
             logp = order_logp(self.model, batch, rank, visibility, max_slots=max_slots)
         return rank[0, lead:-1].tolist(), logp[0, lead:-1].tolist()

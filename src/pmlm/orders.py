@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pmlm.errors import OrderError
 
-OrderKind = Literal["l2r", "r2l", "random", "confidence", "margin", "entropy", "list"]
+OrderKind = Literal["l2r", "r2l", "random", "nearest", "confidence", "margin", "entropy", "list"]
 POLICIES = ("confidence", "margin", "entropy")
 NAMED_ORDERS: tuple[str, ...] = tuple(kind for kind in get_args(OrderKind) if kind != "list")
 
@@ -35,7 +35,7 @@ class Order:
 
 
 def parse_order(text: str) -> Order:
-    """`l2r`, `r2l`, `random`, `confidence`, `margin`, `entropy`, or a list of positions such as `2,0,1`."""
+    """`l2r`, `r2l`, `random`, `nearest`, `confidence`, `margin`, `entropy`, or a list of positions: `2,0,1`."""
     name = text.strip()
     for kind in get_args(OrderKind):
         if name == kind != "list":
@@ -52,8 +52,8 @@ def parse_order(text: str) -> Order:
     return Order("list", positions)
 
 
-def arrange(order: Order, positions: list[int], rng: torch.Generator) -> list[int]:
-    """The given positions in the order of prediction; not for policies."""
+def arrange(order: Order, positions: list[int], known: list[int], rng: torch.Generator) -> list[int]:
+    """The positions to predict, in the order of prediction; `known` are the others. Not for policies."""
     match order.kind:
         case "l2r":
             return sorted(positions)
@@ -62,11 +62,27 @@ def arrange(order: Order, positions: list[int], rng: torch.Generator) -> list[in
         case "random":
             shuffle = torch.randperm(len(positions), generator=rng).tolist()
             return [sorted(positions)[i] for i in shuffle]
+        case "nearest":
+            return _outwards(positions, known)
         case "list":
             _check_permutation(order, positions)
             return list(order.positions)
         case _:
             raise AssertionError(f"{order.kind} is chosen by the model")
+
+
+def _outwards(positions: list[int], known: list[int]) -> list[int]:
+    """Always the position nearest to something known or already predicted, the lowest of equals."""
+    left, reached, arranged = sorted(positions), set(known), list[int]()
+    far = max([*positions, *known], default=0) + 1
+    distance = {p: min((abs(p - k) for k in reached), default=far) for p in left}
+    while left:
+        best = min(left, key=lambda p: (distance[p], p))
+        left.remove(best)
+        arranged.append(best)
+        for p in left:
+            distance[p] = min(distance[p], abs(p - best))
+    return arranged
 
 
 def _check_permutation(order: Order, positions: list[int]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pmlm.cli.common import (
+    Advance,
     DeviceOption,
     JsonOption,
     ModelOption,
@@ -53,7 +55,7 @@ def evaluate(
     """Perplexity of FILE along each order: exact on the stated part, a bound over all orders on the whole."""
     from pmlm.corpus.documents import check_split, read_documents
     from pmlm.corpus.framing import windows
-    from pmlm.evaluation import Scorer, draw_part
+    from pmlm.evaluation import Scorer, corpus_report
     from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility
     from pmlm.lm import load
     from pmlm.orders import parse_order
@@ -76,29 +78,13 @@ def evaluate(
 
     documents = read_documents(file, how)
     rows = [row for i, text in enumerate(documents) for row in windows(text, lm.tokenizer, context, i)]
-    part = draw_part(rows, limit, seed)
     scorer = Scorer(lm.model, lm.tokenizer, kind, seed, max_slots or MAX_SLOTS)
-    unknown = sum(i == lm.tokenizer.unk_id for row in rows for i in row.ids)
-    report: dict[str, Any] = {
-        "file": file.name,
-        "visibility": kind,
-        "context": context,
-        "seed": seed,
-        "documents": len(documents),
-        "windows": len(rows),
-        "unknown_share": unknown / sum(row.num_tokens for row in rows),
-        "exact": {},
-    }
-    for wanted in orders:
-        with progress_bar(f"exact, {wanted}", len(part), quiet=quiet) as advance:
-            report["exact"][str(wanted)] = scorer.exact(part, wanted, advance).to_dict()
-    if importance > 1:
-        with progress_bar(f"importance-weighted, {importance} orders", len(part), quiet=quiet) as advance:
-            figure = scorer.importance_weighted(part, importance, advance)
-            report["importance_weighted"] = {"orders": importance, **figure.to_dict()}
-    if bound:
-        with progress_bar("bound", len(rows), quiet=quiet) as advance:
-            report["bound"] = scorer.bound(rows, advance).to_dict()
+
+    def bar(title: str, total: int) -> AbstractContextManager[Advance]:
+        return progress_bar(title, total, quiet=quiet)
+
+    figures = corpus_report(scorer, rows, orders, limit=limit, importance=importance, bound=bound, bar=bar)
+    report = {"file": file.name, "context": context, "documents": len(documents), **figures}
     print_json(report) if json else _print_report(report)
 
 

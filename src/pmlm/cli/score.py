@@ -29,7 +29,9 @@ def score(
     model: ModelOption = None,
     order: Annotated[
         str,
-        typer.Option("--order", help="l2r, r2l, random, confidence, margin, entropy, or a list of positions: 2,0,1"),
+        typer.Option(
+            "--order", help="l2r, r2l, random, nearest, confidence, margin, entropy, or a list of positions: 2,0,1"
+        ),
     ] = "l2r",
     given: Annotated[
         str | None,

@@ -15,8 +15,9 @@ from torch import Tensor
 from pmlm.batch import Batch
 from pmlm.generation.sampling import Sampling, draw_token, sampling_logp
 from pmlm.generation.steppers import State, Stepper
+from pmlm.likelihood import arranged_slots
 from pmlm.model import Slots
-from pmlm.orders import Order, arrange, choose
+from pmlm.orders import Order, choose
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,7 @@ def decode(
 
 def _plans(order: Order, batch: Batch, rngs: Sequence[torch.Generator]) -> list[list[int]] | None:
     """Each row's slots in the order of prediction; None where the model chooses."""
-    if order.is_policy:
-        return None
-    return [arrange(order, batch.maskable_BL[b].nonzero()[:, 0].tolist(), rng) for b, rng in enumerate(rngs)]
+    return None if order.is_policy else arranged_slots(batch, order, rngs)
 
 
 def _candidates(hidden_BL: Tensor, plans: list[list[int]] | None, turn: int) -> Slots:
