@@ -58,7 +58,7 @@ def test_blanks_are_scored_jointly_by_the_chain_rule(visibility: str) -> None:
     score = RANDOM.score(text, given=template, visibility=visibility)
     scored = [i for i, x in enumerate(score.logp) if x is not None]
     assert "".join(score.tokens[i] for i in scored) == " cat mouse"
-    assert score.num_bytes == len("cat" + "mouse")
+    assert score.num_bytes == len(" cat" + " mouse")
     first = RANDOM.score(text, given="Tom is a ___ and Jerry is a mouse.", visibility=visibility)
     second = RANDOM.score(text, given="Tom is a cat and Jerry is a ___.", visibility=visibility)
     alone = [x for x in first.logp if x is not None]
@@ -86,7 +86,33 @@ def test_candidates_are_ranked_by_their_joint_probability() -> None:
     assert ranked[0].share / ranked[1].share == pytest.approx(math.exp(ranked[1].score.nll - ranked[0].score.nll))
 
 
+def test_candidates_are_scored_as_they_were_given_even_where_the_text_could_be_cut_otherwise() -> None:
+    one, two = RANDOM.rank("the ___-___ end", [["a-b", "c"], ["a", "b-c"]])
+    assert one.score.text == two.score.text == "the a-b-c end"
+    assert [x is None for x in one.score.logp] != [x is None for x in two.score.logp]
+    assert [r.fillings for r in RANDOM.rank("the ___ end", ["cat", "dog"])] in ([["cat"], ["dog"]], [["dog"], ["cat"]])
+
+
+def test_bits_per_byte_of_blanks_can_be_checked_from_the_document() -> None:
+    document = RANDOM.score("Tom is a cat.", given="Tom is a ___.").to_dict()
+    assert document["bytes"] == len(" cat")
+    assert document["bits_per_byte"] == pytest.approx(document["nll"] / math.log(2) / document["bytes"])
+    assert (
+        RANDOM.score(
+            "a  b", given="a [MASK]b" if len(TOKENIZER.encode_inner("  ")) == 1 else "a [MASK:2]b"
+        ).bits_per_byte
+        > 0
+    )
+
+
+def test_an_order_may_be_a_list_of_numbers() -> None:
+    score = RANDOM.score("Tom is", order="random", seed=1)
+    assert RANDOM.score("Tom is", order=score.order).logp == pytest.approx(score.logp, abs=1e-5)
+
+
 def test_what_cannot_be_scored_is_refused() -> None:
+    with pytest.raises(DataError, match="not Unicode"):
+        RANDOM.score("a \ud800 b")
     with pytest.raises(DataError, match="no text"):
         RANDOM.score("")
     with pytest.raises(DataError, match="reads 40"):
@@ -100,6 +126,9 @@ def test_what_cannot_be_scored_is_refused() -> None:
     with pytest.raises(DataError, match="no candidates"):
         RANDOM.rank("a ___", [])
     gpt = make_lm(visibilities=("causal",))
+    assert gpt.score("Tom is", given="Tom ___").nll > 0
+    with pytest.raises(OrderError, match="after a blank"):
+        gpt.score("Tom is a", given="Tom ___ a")
     assert gpt.score("Tom is").visibility == "causal"
     with pytest.raises(OrderError, match="left to right"):
         gpt.score("Tom is", order="random")

@@ -10,7 +10,7 @@ import torch
 from fakes import bare_batch, framed_batch, random_rows
 from pmlm.batch import Batch, group_counts
 from pmlm.errors import ConfigError
-from pmlm.masking import Masking, Prior, corrupt, count_logp, draw_hidden, pattern_logp, quantile_counts
+from pmlm.masking import Masking, Prior, corrupt, count_logp, draw_hidden, pattern_logp, quantile_counts, scheduled
 from pmlm.runtime import RowRandom
 
 PRIORS = [
@@ -165,6 +165,25 @@ def test_quantiles_of_a_text_without_tokens_are_zero() -> None:
     for prior in (Prior(), Prior(kind="fixed", ratio=0.15)):
         counts = quantile_counts(prior, num, torch.tensor([[0.9, 0.999999, 0.0]], dtype=torch.float64))
         assert counts.tolist() == [[0, 1, 1]]
+
+
+def test_a_scheduled_prior_starts_and_ends_exactly_where_it_says() -> None:
+    end = Prior(kind="fixed", ratio=0.0004567)
+    masking = Masking(prior=end, start_prior=Prior(kind="fixed", ratio=0.5), ramp=0.5)
+    assert scheduled(masking, 0.0).prior.ratio == 0.5
+    assert scheduled(masking, 0.25).prior.ratio == pytest.approx((0.5 + 0.0004567) / 2)
+    assert scheduled(masking, 0.5).prior == scheduled(masking, 1.0).prior == end
+    assert scheduled(Masking(), 0.3) == Masking()
+    assert len({scheduled(masking, p / 10_000).prior for p in range(10_000)}) <= 201
+    with pytest.raises(ConfigError, match="same kind"):
+        Masking(start_prior=Prior(kind="beta"))
+
+
+def test_laws_cannot_be_changed_by_their_readers_and_short_texts_hide_something() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        count_logp(Prior(), 5)[0] = 0.0
+    table = Prior(kind="table", weights=(1.0, 0.0, 0.0, 1.0))
+    assert quantile_counts(table, torch.tensor([[2]]), torch.tensor([[0.5]], dtype=torch.float64)).tolist() == [[1]]
 
 
 def test_corruption_all_mask_and_80_10_10() -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pmlm.corpus.framing import Row, row_batch
+from pmlm.errors import DataError, OrderError
 from pmlm.likelihood import (
     MAX_SLOTS,
     Conditionals,
@@ -85,7 +86,7 @@ class Scorer:
             batch = row_batch(part, self.tokenizer, length)
             return bound_nll(self.model, batch, self.visibility, random, max_slots=self.max_slots)
 
-        return _figure(rows, self._by_chunk(rows, nll, progress))
+        return _figure(rows, self._by_chunk(rows, nll, progress, chunk=1024))  # each chunk draws for all rows
 
     def importance_weighted(self, rows: Sequence[Row], num_orders: int, progress: Callable[[int], None]) -> Figure:
         """-log of the mean probability over `num_orders` random orders per row."""
@@ -107,12 +108,15 @@ class Scorer:
         return -logp.sum(1)
 
     def _by_chunk(
-        self, rows: Sequence[Row], nll: Callable[[Sequence[Row], Tensor], Tensor], progress: Callable[[int], None]
+        self,
+        rows: Sequence[Row],
+        nll: Callable[[Sequence[Row], Tensor], Tensor],
+        progress: Callable[[int], None],
+        chunk: int = 16,
     ) -> list[float]:
         """Similar lengths together, so that little is padded; the result does not depend on it."""
         by_length = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
         result = [0.0] * len(rows)
-        chunk = 16
         for start in range(0, len(rows), chunk):
             index = by_length[start : start + chunk]
             for i, value in zip(index, nll([rows[i] for i in index], torch.tensor(index)).tolist(), strict=True):
@@ -132,6 +136,10 @@ def corpus_report(
     bar: Callable[[str, int], AbstractContextManager[Callable[[int], None]]],
 ) -> dict[str, Any]:
     """Exact figures along each order on a part of the rows, bounds beside them. `bar` opens a progress display."""
+    if not rows:
+        raise DataError("there are no tokens to score")
+    if importance > 1 and scorer.visibility == "causal":
+        raise OrderError("the importance-weighted bound averages over orders: a left-to-right model has one alone")
     part = draw_part(rows, limit, scorer.seed)
     unknown = sum(i == scorer.tokenizer.unk_id for row in rows for i in row.ids)
     report: dict[str, Any] = {

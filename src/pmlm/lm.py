@@ -18,10 +18,10 @@ from pmlm.generation.canvas import allowed_pieces, canvas_text, make_canvas
 from pmlm.generation.decode import decode
 from pmlm.generation.sampling import Sampling
 from pmlm.generation.steppers import make_stepper
-from pmlm.generation.template import Template, filled_text, fit, parse_template
+from pmlm.generation.template import FilledPart, Template, encode_parts, filled_spans, fit, parse_template
 from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp, order_ranks, policy_logp
 from pmlm.model import LanguageModel, Visibility
-from pmlm.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pmlm.model.checkpoint import Checkpoint, load_checkpoint, read_config, save_checkpoint
 from pmlm.orders import Order, arrange, parse_order
 from pmlm.runtime import draw_seed, generator, pick_device
 from pmlm.tokenizer import Tokenizer, load_tokenizer
@@ -39,7 +39,7 @@ class Score:
     logp: list[float | None]
     """logp[i] belongs to tokens[i]; None where the token was given."""
     num_bytes: int
-    """UTF-8 bytes of the text that was scored."""
+    """UTF-8 bytes of the text that was scored; of blanks, with the space that belongs to each."""
     seed: int
     visibility: Visibility
 
@@ -54,7 +54,7 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        return self.nll / (math.log(2) * self.num_bytes)
+        return self.nll / (math.log(2) * max(self.num_bytes, 1))
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -65,6 +65,7 @@ class Score:
             "nll": self.nll,
             "perplexity": self.perplexity,
             "bits_per_byte": self.bits_per_byte,
+            "bytes": self.num_bytes,
             "seed": self.seed,
             "visibility": self.visibility,
         }
@@ -77,7 +78,7 @@ class Ranked:
     fillings: list[str]
     score: Score
     share: float
-    """Its probability among the candidates alone."""
+    """Its probability among the candidates alone, each taken given its own number of tokens."""
 
     def to_dict(self) -> dict[str, Any]:
         return {"fillings": self.fillings, "share": self.share, **self.score.to_dict()}
@@ -116,7 +117,7 @@ class LM:
         self,
         text: str,
         *,
-        order: str | Order = "l2r",
+        order: str | Sequence[int] | Order = "l2r",
         seed: int = 0,
         visibility: str | None = None,
         given: str | Template | None = None,
@@ -127,35 +128,57 @@ class LM:
         With `given`, a template that the text fits, only what stands in its blanks is scored, jointly; a list order
         then names the tokens of the blanks by their place among all tokens.
         """
-        order = parse_order(order) if isinstance(order, str) else order
+        parts = self._parts(text, given)
+        return self._score_parts(parts, to_order(order), seed, visibility, max_slots)
+
+    def _score_parts(
+        self, parts: list[FilledPart], order: Order, seed: int, visibility: str | None, max_slots: int = MAX_SLOTS
+    ) -> Score:
         kind = check_visibility(visibility, self.model.config)
         check_order(order, kind)
-        ids, hidden, num_bytes = self._content(text, given)
+        ids = [i for part in parts for i in part.ids]
+        hidden = [part.is_blank for part in parts for _ in part.ids]
+        if kind == "causal" and False in hidden[hidden.index(True) :]:
+            raise OrderError("a left-to-right model cannot look at what stands after a blank")
         row = frame(ids, self.tokenizer, hidden=hidden)
         self.check_length(row)
         ranks, logp = self._score_row(row, order, seed, kind, max_slots)
         scored = [i for i, flag in enumerate(hidden) if flag]
         return Score(
-            text=text,
+            text="".join(part.text for part in parts),
             tokens=[self.tokenizer.show(i) for i in ids],
             order=sorted(scored, key=lambda i: ranks[i]),
             logp=[logp[i] if flag else None for i, flag in enumerate(hidden)],
-            num_bytes=num_bytes,
+            num_bytes=sum(len(part.text.encode()) for part in parts if part.is_blank),
             seed=seed,
             visibility=kind,
         )
 
-    def rank(self, template: str, candidates: Sequence[Sequence[str]], **options: Any) -> list[Ranked]:
-        """Fillings of a template's blanks, most probable first, by their exact joint probability."""
+    def rank(
+        self,
+        template: str,
+        candidates: Sequence[str | Sequence[str]],
+        *,
+        order: str | Sequence[int] | Order = "l2r",
+        seed: int = 0,
+        visibility: str | None = None,
+    ) -> list[Ranked]:
+        """Fillings of a template's blanks, most probable first, by their exact joint probability along the order.
+
+        A candidate is a text for each blank (one text alone where there is one blank). A filling of n tokens is scored
+        given that there are n: candidates with different numbers of tokens are compared without a prior on them.
+        """
         parsed = parse_template(template)
         if not candidates:
             raise DataError("no candidates were given")
-        scores = [self.score(filled_text(parsed, list(c)), given=parsed, **options) for c in candidates]
+        lists = [[c] if isinstance(c, str) else list(c) for c in candidates]
+        parts = [encode_parts(parsed, filled_spans(parsed, c), self.tokenizer) for c in lists]
+        scores = [self._score_parts(p, to_order(order), seed, visibility) for p in parts]
         least = min(score.nll for score in scores)
         weights = [math.exp(least - score.nll) for score in scores]
         ranked = [
-            Ranked(list(c), score, weight / math.fsum(weights))
-            for c, score, weight in zip(candidates, scores, weights, strict=True)
+            Ranked(c, score, weight / math.fsum(weights))
+            for c, score, weight in zip(lists, scores, weights, strict=True)
         ]
         return sorted(ranked, key=lambda r: r.score.nll)
 
@@ -163,7 +186,7 @@ class LM:
         self,
         template: str,
         *,
-        order: str | Order = "random",
+        order: str | Sequence[int] | Order = "random",
         seed: int | None = None,
         visibility: str | None = None,
         temperature: float = 1.0,
@@ -171,15 +194,19 @@ class LM:
         top_p: float | None = None,
     ) -> Filled:
         """Write what stands in a template's blanks, in any order, around what is given."""
-        order = parse_order(order) if isinstance(order, str) else order
+        order = to_order(order)
         kind = check_visibility(visibility, self.model.config)
         check_order(order, kind)
-        if kind == "causal":
-            raise OrderError("a left-to-right model cannot look at what stands after a blank")
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         seed = draw_seed() if seed is None else seed
-        canvas = make_canvas(parse_template(template), self.tokenizer, self.model.config.max_length)
+        canvas = make_canvas(parse_template(_checked(template)), self.tokenizer, self.model.config.max_length)
+        if not canvas.hidden:
+            raise TemplateError(_NO_BLANK)
+        if kind == "causal" and not all(canvas.row.maskable[canvas.hidden[0] : -1]):
+            raise OrderError("a left-to-right model cannot look at what stands after a blank")
         batch = row_batch([canvas.row], self.tokenizer).to(self.model.device)
+        if order.kind == "list":
+            arrange(order, [i - 1 for i in canvas.hidden], [], generator(seed))  # refuses what is no permutation
         shifted = replace(order, positions=tuple(p + 1 for p in order.positions))  # after the start marker
         allowed = allowed_pieces(self.tokenizer)[torch.tensor(canvas.role)][None]
         stepper = make_stepper(self.model, batch, kind)
@@ -205,6 +232,7 @@ class LM:
             Checkpoint(self.model, self.about),
             card=card or f"# {self.about.get('name', 'A pmlm model')}\n",
             add_files=self.tokenizer.save,
+            vocabulary=self.tokenizer.fingerprint,
             storage=storage,  # type: ignore[arg-type]
         )
 
@@ -216,22 +244,18 @@ class LM:
                 "use `pmlm evaluate`, which cuts a text into windows."
             )
 
-    def _content(self, text: str, given: str | Template | None) -> tuple[list[int], list[bool], int]:
-        """Content ids, which of them are scored, and the bytes that those stand for."""
+    def _parts(self, text: str, given: str | Template | None) -> list[FilledPart]:
+        """The text cut into what is given and what is scored."""
+        text = _checked(text)
         if given is None:
             ids = self.tokenizer.encode(text)
             if not ids:
                 raise DataError("there is no text to score")
-            return ids, [True] * len(ids), len(text.encode())
-        template = parse_template(given) if isinstance(given, str) else given
+            return [FilledPart(True, text, tuple(ids))]
+        template = parse_template(_checked(given)) if isinstance(given, str) else given
         if not template.blanks:
-            raise TemplateError(
-                "the template has no blank: write [MASK], [MASK:3] or ___ where a token is to be scored"
-            )
-        parts = fit(template, text, self.tokenizer)
-        ids = [i for part in parts for i in part.ids]
-        hidden = [part.is_blank for part in parts for _ in part.ids]
-        return ids, hidden, sum(len(part.text.strip().encode()) for part in parts if part.is_blank)
+            raise TemplateError(_NO_BLANK)
+        return fit(template, text, self.tokenizer)
 
     def _score_row(
         self, row: Row, order: Order, seed: int, visibility: Visibility, max_slots: int
@@ -249,6 +273,25 @@ class LM:
         return rank[0, lead:-1].tolist(), logp[0, lead:-1].tolist()
 
 
+_NO_BLANK = "the template has no blank: write [MASK], [MASK:3] or ___ where a token is wanted"
+
+
+def _checked(text: str) -> str:
+    """Text that can be written as UTF-8; a lone half of a character pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"the text is not Unicode: character {error.start} cannot be read") from None
+    return text
+
+
+def to_order(order: str | Sequence[int] | Order) -> Order:
+    """An order by name, as a list of positions, or as it is."""
+    if isinstance(order, Order):
+        return order
+    return parse_order(order if isinstance(order, str) else ",".join(map(str, order)))
+
+
 def default_model_folder() -> Path:
     """The model inside the package."""
     return Path(str(resources.files("pmlm"))) / "models" / "default"
@@ -257,8 +300,10 @@ def default_model_folder() -> Path:
 def load(folder: str | Path | None = None, *, device: str = "auto") -> LM:
     """A model from a checkpoint folder; without one, the model inside the package."""
     path = default_model_folder() if folder is None else Path(folder)
-    tokenizer = load_tokenizer(path) if (path / "config.json").is_file() else None
-    checkpoint = load_checkpoint(path, expected_vocab=None if tokenizer is None else tokenizer.vocab_size)
-    assert tokenizer is not None, "load_checkpoint refuses a folder without config.json"
+    read_config(path)  # says what is wrong before the tokenizer is looked for
+    tokenizer = load_tokenizer(path)
+    checkpoint = load_checkpoint(
+        path, vocab_size=tokenizer.vocab_size, vocabulary=tokenizer.fingerprint, mask_id=tokenizer.mask_id
+    )
     checkpoint.model.to(pick_device(device))
     return LM(checkpoint.model, tokenizer, dict(checkpoint.about), path)

@@ -91,15 +91,21 @@ def scheduled(masking: Masking, progress: float) -> Masking:
     start, end = masking.start_prior, masking.prior
     if start is None:
         return masking
-    done = min(1.0, progress / masking.ramp)
+    done = round(200 * min(1.0, progress / masking.ramp)) / 200  # in steps: each prior's law is computed once
     names = ("ratio", "low", "high", "a", "b")
-    now = {name: round(getattr(start, name) * (1 - done) + getattr(end, name) * done, 3) for name in names}
+    now = {name: getattr(start, name) * (1 - done) + getattr(end, name) * done for name in names}
     return replace(masking, prior=replace(end, **now), start_prior=None)
 
 
 @functools.lru_cache(maxsize=4096)
 def count_logp(prior: Prior, num: int) -> np.ndarray:
-    """log P(K = k) for k = 0 … num hidden among `num` tokens; float64."""
+    """log P(K = k) for k = 0 … num hidden among `num` tokens; float64, read-only."""
+    law = _count_law(prior, num)
+    law.flags.writeable = False
+    return law
+
+
+def _count_law(prior: Prior, num: int) -> np.ndarray:
     k = np.arange(num + 1)
     match prior.kind:
         case "fixed":
@@ -161,6 +167,8 @@ def _log_uniform_integral(num: int, low: float, high: float) -> np.ndarray:
 def _positive_count_cdf(prior: Prior, num: int) -> np.ndarray:
     """P(K <= k | K >= 1) for k = 1 … num."""
     p = np.exp(count_logp(prior, num))[1:]
+    if p.sum() == 0:
+        p[0] = 1.0  # the prior would hide nothing here: hide one token
     cdf = p.cumsum() / p.sum()
     cdf[-1] = 1.0
     return cdf

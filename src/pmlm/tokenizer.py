@@ -21,11 +21,12 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 from pmlm.detokenize import join_words
-from pmlm.errors import TokenizerError
+from pmlm.errors import RunError, TokenizerError
 
 Kind = Literal["reversible", "wordpiece"]
 FILE = "tokenizer.json"
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_MOST_PIECES = 1_000_000
 _WORDS = r"'(?:s|t|re|ve|m|ll|d)(?!\p{L})| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
@@ -157,7 +158,10 @@ class Tokenizer:
         return raw.decode() if _is_text(raw) else "".join(f"<0x{byte:02X}>" for byte in raw)
 
     def save(self, folder: Path) -> None:
-        self._backend.save(str(folder / FILE))
+        try:
+            self._backend.save(str(folder / FILE))
+        except Exception as error:  # the library raises no kind of its own
+            raise RunError(f"cannot write {folder / FILE}: {error}") from None
 
     def _name(self, token_id: int) -> str:
         return str(self._backend.id_to_token(token_id))
@@ -194,7 +198,10 @@ def load_tokenizer(folder: Path) -> Tokenizer:
             raise TokenizerError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
         return Tokenizer(backend)
     if (folder / "vocab.txt").is_file():
-        return wordpiece_from_vocab((folder / "vocab.txt").read_text(encoding="utf-8").splitlines())
+        try:
+            return wordpiece_from_vocab((folder / "vocab.txt").read_text(encoding="utf-8").splitlines())
+        except (UnicodeDecodeError, OSError) as error:
+            raise TokenizerError(f"cannot read {folder / 'vocab.txt'}: {error}") from None
     raise TokenizerError(f"no tokenizer in {folder}: neither {FILE} nor vocab.txt")
 
 
@@ -211,6 +218,8 @@ def wordpiece_from_vocab(lines: Sequence[str], *, lowercase: bool = False) -> To
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int, kind: Kind = "reversible") -> Tokenizer:
     """Learn a vocabulary from texts; the same texts in the same order give the same vocabulary."""
+    if not len(SPECIALS) < vocab_size <= _MOST_PIECES:
+        raise TokenizerError(f"a vocabulary has from {len(SPECIALS) + 1} to {_MOST_PIECES:,} pieces, got {vocab_size}")
     if kind == "wordpiece":
         backend = _bert_pipeline(Backend(models.WordPiece(unk_token="[UNK]")), lowercase=False)
         trainer = trainers.WordPieceTrainer(

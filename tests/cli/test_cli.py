@@ -157,6 +157,14 @@ def test_tokenizer_train_writes_a_vocabulary(capsys: Capture, tmp_path: Path) ->
         (["evaluate", "pyproject.toml", "--order", "2,0,1"], "named orders"),
         (["evaluate", "pyproject.toml", "--context", "1000"], "--context"),
         (["evaluate", "pyproject.toml", "--limit", "0"], "--limit"),
+        (["evaluate", "pyproject.toml", "--context", "0"], "--context"),
+        (["evaluate", "pyproject.toml", "--max-slots", "-5"], "--max-slots"),
+        (["evaluate", "pyproject.toml", "--importance", "1"], "--importance"),
+        (["score", "a \udcff b"], "not Unicode"),
+        (["score", "Tom", "-m", "x" * 300], "no folder"),
+        (["score", "Tom", "--device", "meta"], "device 'meta'"),
+        (["tokenizer", "train", "pyproject.toml", "-o", "x", "--vocab-size", str(10**30)], "pieces"),
+        (["tokenizer", "train", "pyproject.toml", "-o", "x", "--kind", "wordpiece", "--vocab-size", "-1"], "pieces"),
         (["evaluate", "pyproject.toml", "--split", "x"], "--split"),
         (["info", "-m", "tests"], "no checkpoint"),
         (["tokenizer", "train", "pyproject.toml", "-o", "x", "--vocab-size", "9"], "at least"),
@@ -178,6 +186,9 @@ def test_a_left_to_right_model_refuses_other_orders_and_visibilities(
     assert "left to right" in refused(capsys, "score", "Tom is", *model, "--order", "random")
     assert "not trained for" in refused(capsys, "score", "Tom is", *model, "--visibility", "bidirectional")
     assert "left to right" in refused(capsys, "evaluate", str(tmp_path / "t.txt"), *model, "--order", "l2r,random")
+    assert "one alone" in refused(
+        capsys, "evaluate", str(tmp_path / "t.txt"), *model, "--order", "l2r", "--importance", "3"
+    )
 
 
 def test_a_damaged_model_is_one_line(capsys: Capture, gpt_folder: Path, tmp_path: Path) -> None:
@@ -187,6 +198,31 @@ def test_a_damaged_model_is_one_line(capsys: Capture, gpt_folder: Path, tmp_path
         (folder / path.name).write_bytes(path.read_bytes())
     (folder / "model.safetensors").write_bytes(b"x" * 100)
     assert "damaged" in refused(capsys, "score", "Tom", "-m", str(folder))
+
+
+def test_output_that_cannot_be_written_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pmlm"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*command, "info"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "cannot write the output: No space left on device\n")
+    (tmp_path / "tokenizer.json").mkdir()
+    done = subprocess.run(
+        [*command, "tokenizer", "train", "pyproject.toml", "-o", str(tmp_path), "--vocab-size", "300"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+
+
+def test_stdin_is_text_without_its_marks(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = json.loads(ok(capsys, "score", "Tom is a cat.", "--json"))
+    for raw in ("Tom is a cat.\r\n", "\ufeffTom is a cat.\n"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(raw))
+        assert json.loads(ok(capsys, "score", "-", "--json")) == plain
+    done = subprocess.run([sys.executable, "-m", "pmlm", "score", "-"], input=b"\xff", capture_output=True, check=False)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
 
 
 def test_help_and_version(capsys: Capture) -> None:

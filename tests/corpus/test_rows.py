@@ -83,8 +83,7 @@ def test_markers_stand_at_true_edges_alone_and_are_given(corpus: Corpus) -> None
             assert len(slots) == piece.slots
             assert (ids[0] == TOKENIZER.start_id) == (piece.start in starts[piece.shard]) == bool(~free[0])
             assert (ids[-1] == TOKENIZER.end_id) == piece.at_end
-            if piece.at_end:
-                assert piece.stop in starts[piece.shard]
+            assert piece.at_end == (piece.stop in starts[piece.shard])
             content = corpus.read(stream.shards[piece.shard])[0][piece.start : piece.stop]
             assert ids[free].tolist() == content.tolist()
     assert (batch.ids_BL[batch.group_BL < 0] == TOKENIZER.pad_id).all()

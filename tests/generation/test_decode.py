@@ -79,7 +79,16 @@ def test_what_cannot_be_filled_is_refused() -> None:
     lm = load()
     with pytest.raises(TemplateError, match="reads 128"):
         lm.fill("[MASK:200]")
-    with pytest.raises(OrderError, match="position"):
-        lm.fill("a [MASK] b", order="0")
-    with pytest.raises(OrderError):
+    with pytest.raises(OrderError, match=r"names position 0, which is not among the 1 to predict \(1 to 1\)"):
+        lm.fill("Tom [MASK] is", order="0")
+    with pytest.raises(TemplateError, match="no blank"):
+        lm.fill("Tom is")
+    with pytest.raises(OrderError, match="after a blank"):
         make_lm(visibilities=("causal",)).fill("a [MASK] b", order="l2r")
+
+
+def test_a_left_to_right_model_continues_a_text_and_scores_what_it_wrote() -> None:
+    gpt = make_lm(visibilities=("causal",))
+    filled = gpt.fill("Tom is [MASK:6]", order="l2r", seed=2)
+    assert filled.text.startswith("Tom is ")
+    assert gpt.score(filled.text, given="Tom is [MASK:6]").nll == pytest.approx(filled.nll, abs=1e-4)

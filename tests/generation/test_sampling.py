@@ -36,6 +36,10 @@ def test_what_is_not_allowed_is_gone_before_the_filters() -> None:
     assert sampling_logp(P.log(), allowed, Sampling()).exp().tolist() == pytest.approx([0, 0.5, 0.3, 0.2])
 
 
+def test_a_tiny_temperature_is_greedy() -> None:
+    assert sampling_logp(P.log(), ALL, Sampling(temperature=1e-300)).exp().tolist() == [1, 0, 0, 0]
+
+
 def test_draws_follow_the_distribution() -> None:
     rng = generator(1)
     logp = sampling_logp(P.log(), ALL, Sampling())
@@ -44,7 +48,15 @@ def test_draws_follow_the_distribution() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}]
+    "bad",
+    [
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"top_k": 0},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+    ],
 )
 def test_impossible_settings_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ConfigError):

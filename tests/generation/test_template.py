@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conftest import STORIES
 from pmlm.errors import TemplateError
-from pmlm.generation.template import Blank, Given, filled_text, fit, parse_template
+from pmlm.generation.template import Blank, Given, filled_spans, fit, parse_template
 from pmlm.tokenizer import train_tokenizer
 
 TOKENIZER = train_tokenizer(STORIES, vocab_size=400)
@@ -15,7 +15,7 @@ TOKENIZER = train_tokenizer(STORIES, vocab_size=400)
 def test_blanks_and_the_spaces_before_them() -> None:
     assert parse_template("The [MASK] sat.").segments == (Given("The"), Blank(1, True), Given(" sat."))
     assert parse_template("[MASK:20]").segments == (Blank(20, True),)
-    assert parse_template(" [MASK]").segments == (Blank(1, True),)
+    assert parse_template(" [MASK]").segments == (Given(" "), Blank(1, False))
     assert parse_template("un[MASK] ___!").segments == (Given("un"), Blank(1, False), Blank(None, True), Given("!"))
     assert parse_template("a  [MASK]").segments == (Given("a "), Blank(1, True))
     assert parse_template("line\n[MASK]").segments == (Given("line\n"), Blank(1, False))
@@ -97,6 +97,17 @@ def test_long_texts_with_many_blanks_are_cut_quickly() -> None:
 
 def test_filling_restores_the_spaces() -> None:
     template = parse_template("[MASK] is un[MASK], ___.")
-    assert filled_text(template, ["Tom", "happy", "alas"]) == "Tom is unhappy, alas."
+    assert "".join(filled_spans(template, ["Tom", "happy", "alas"])) == "Tom is unhappy, alas."
     with pytest.raises(TemplateError, match="3 blanks"):
-        filled_text(template, ["Tom"])
+        filled_spans(template, ["Tom"])
+    with pytest.raises(TemplateError, match="empty"):
+        filled_spans(template, ["Tom", "", "x"])
+
+
+@pytest.mark.parametrize(("blanks", "size"), [(4, 15), (5, 20), (30, 3)])
+def test_many_counted_blanks_in_a_row_fit(blanks: int, size: int) -> None:
+    word = next(w for w in ("cat", "the", "and", "a") if len(TOKENIZER.encode(w)) == 1)
+    text = " ".join([word] * (blanks * size))
+    parts = fit(parse_template(" ".join([f"[MASK:{size}]"] * blanks)), text, TOKENIZER)
+    assert [len(part.ids) for part in parts] == [size] * blanks
+    assert "".join(part.text for part in parts) == text

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from conftest import STORIES
 from fakes import tiny_config, tiny_model
-from pmlm.errors import CheckpointError, RunError, TokenizerError
+from pmlm.errors import CheckpointError, ConfigError, RunError, TokenizerError
 from pmlm.lm import LM, load
 from pmlm.model import build_model
 from pmlm.model.checkpoint import Checkpoint, load_checkpoint, replace_folder, save_checkpoint
@@ -64,6 +64,23 @@ def test_replacing_leaves_no_trace_of_the_old(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
 
 
+def test_nothing_but_a_checkpoint_is_ever_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.txt").write_text("years of work")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        save(tmp_path / "thesis")
+    with pytest.raises(CheckpointError, match="is a file"):
+        save(tmp_path / "file")
+    with pytest.raises(ConfigError, match="storage"):
+        save(tmp_path / "m", storage="foo")
+    assert (tmp_path / "thesis" / "thesis.txt").read_text() == "years of work"
+    assert (tmp_path / "file").read_text() == "x"
+    (tmp_path / "empty").mkdir()
+    save(tmp_path / "empty")
+    save(tmp_path / "empty")
+
+
 def damage_byte(folder: Path) -> None:
     raw = bytearray((folder / "model.safetensors").read_bytes())
     raw[-100] ^= 1
@@ -108,6 +125,20 @@ def drop_tensor(folder: Path) -> None:
         (lambda f: (f / "config.json").write_text("{}"), "no section 'model'"),
         (lambda f: edit(f, {"widht": 3}), "unknown setting 'model.widht'. Did you mean 'width'"),
         (lambda f: edit(f, {"vocab_size": 12}), "do not fit"),
+        (lambda f: edit(f, {"num_token_types": -1}), "num_token_types"),
+        (lambda f: edit(f, {"norm_eps": -1.0}), "norm_eps"),
+        (lambda f: (f / "config.json").write_text("[" * 100_000), "cannot read"),
+        (
+            lambda f: (f / "config.json").write_text(
+                (f / "config.json")
+                .read_text()
+                .replace('"name": "x"', "")
+                .replace("{}", "null")
+                .replace('"about": {', '"about": [')
+                .replace("  }\n}", "  ]\n}")
+            ),
+            "'about' must be|cannot read",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path, harm: object, says: str) -> None:
@@ -119,9 +150,12 @@ def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path, harm: obje
 
 def test_a_vocabulary_of_another_size_and_a_missing_one_are_refused(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(STORIES, vocab_size=300)
-    model = build_model(tiny_config(vocab_size=300), generator(1))
+    model = build_model(tiny_config(vocab_size=300, mask_id=tokenizer.mask_id), generator(1))
     LM(model, tokenizer, {}, None).save(tmp_path / "m")
     assert load(tmp_path / "m").tokenizer.fingerprint == tokenizer.fingerprint
+    train_tokenizer(STORIES[:2] * 3, vocab_size=300).save(tmp_path / "m")
+    with pytest.raises(CheckpointError, match=r"not the one|tokens but"):
+        load(tmp_path / "m")
     train_tokenizer(STORIES, vocab_size=310).save(tmp_path / "m")
     with pytest.raises(CheckpointError, match="310 tokens but the model was built for 300"):
         load(tmp_path / "m")

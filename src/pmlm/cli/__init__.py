@@ -3,6 +3,8 @@
 Data goes to stdout, talk to stderr. Exit 0 well, 1 the run failed, 2 the input must be corrected, 130 interrupted.
 """
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -52,8 +54,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; every error a user can cause is one line on stderr."""
     try:
         result = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        sys.stdout.flush()
     except _UsageError as error:
-        return _say(f"pmlm: {error.format_message()} Try --help.", 2)
+        message = error.format_message().rstrip(".")
+        return _say(f"pmlm: {message}. Try --help.", 2) if message else 2
     except (typer.Abort, KeyboardInterrupt):
         return _say("interrupted", 130)
     except PmlmError as error:
@@ -61,10 +65,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: no complaint at exit
         return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _say(f"cannot write the output: {error.strerror}", 1)
     return result if isinstance(result, int) else 0
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter shows its number
     sys.exit(run())
 
 

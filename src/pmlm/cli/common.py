@@ -9,6 +9,8 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+from pmlm.errors import DataError
+
 ModelOption = Annotated[
     Path | None,
     typer.Option("--model", "-m", help="Checkpoint folder. Without it: the model inside the package.", metavar="DIR"),
@@ -26,7 +28,8 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cu
 
 
 def print_json(document: Any) -> None:
-    print(json.dumps(document, ensure_ascii=False, indent=2))
+    plain = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
+    print(json.dumps(document, ensure_ascii=plain, indent=2))
 
 
 def talk(message: str, *, quiet: bool) -> None:
@@ -39,7 +42,11 @@ def read_argument(text: str) -> str:
     """A text given on the command line; `-` reads it from stdin, without the last line end."""
     if text != "-":
         return text
-    return sys.stdin.read().removesuffix("\n")
+    try:
+        read = sys.stdin.read() if sys.stdin is not None else ""
+    except (UnicodeDecodeError, OSError, ValueError) as error:
+        raise DataError(f"cannot read stdin: {error}") from None
+    return read.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n")
 
 
 class Advance(Protocol):

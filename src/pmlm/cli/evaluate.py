@@ -68,13 +68,16 @@ def evaluate(
     kind = check_visibility(visibility, lm.model.config)
     for wanted in orders:
         check_order(wanted, kind)
-    context = context or lm.model.config.max_length
+    context = lm.model.config.max_length if context is None else context
     if not 3 <= context <= lm.model.config.max_length:
         raise ConfigError(
             f"--context must be from 3 to {lm.model.config.max_length}, what the model reads; got {context}"
         )
-    if limit is not None and limit < 1:
-        raise ConfigError(f"--limit must be at least 1, got {limit}")
+    for name, value in (("--limit", limit), ("--max-slots", max_slots)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}")
+    if importance and importance < 2:
+        raise ConfigError(f"--importance takes 2 orders or more, got {importance}")
 
     documents = read_documents(file, how)
     rows = [row for i, text in enumerate(documents) for row in windows(text, lm.tokenizer, context, i)]
@@ -100,8 +103,9 @@ def _print_report(report: dict[str, Any]) -> None:
         lines.append(("bound, order-averaged", report["bound"]))
     print(f"{'':24}{'PPL':>12}{'± s.e.':>12}{'nats/token':>12}{'bits/byte':>11}{'windows':>9}{'tokens':>11}")
     for name, f in lines:
+        bits = "–" if f["bits_per_byte"] is None else f"{f['bits_per_byte']:.4f}"
         error = "–" if f["perplexity_stderr"] is None else f"{f['perplexity_stderr']:.4g}"
         print(
-            f"{name:24}{f['perplexity']:12.6g}{error:>12}{f['nats_per_token']:12.4f}{f['bits_per_byte']:11.4f}"
+            f"{name:24}{f['perplexity']:12.6g}{error:>12}{f['nats_per_token']:12.4f}{bits:>11}"
             f"{f['rows']:9}{f['tokens']:11}"
         )

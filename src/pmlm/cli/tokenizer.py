@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pmlm.cli.common import JsonOption, QuietOption, print_json, talk
-from pmlm.errors import ConfigError, DataError
+from pmlm.errors import ConfigError, RunError
 
 app = typer.Typer(help="Learn and look at vocabularies.", no_args_is_help=True)
 
@@ -35,14 +35,14 @@ def train(
 
     if kind not in ("reversible", "wordpiece"):
         raise ConfigError(f"--kind must be reversible or wordpiece, got {kind!r}")
-    texts = [text for path in files for text in read_documents(path, "blocks")]
-    talk(f"learning {vocab_size} pieces from {len(texts):,} blocks of text …", quiet=quiet)
+    texts = [text for path in files for text in read_documents(path)]
+    talk(f"learning {vocab_size} pieces from {len(texts):,} texts …", quiet=quiet)
     learned = train_tokenizer(texts, vocab_size=vocab_size, kind=kind)  # type: ignore[arg-type]
     try:
         out.mkdir(parents=True, exist_ok=True)
-        learned.save(out)
     except OSError as error:
-        raise DataError(f"cannot write {out}: {error.strerror}") from None
+        raise RunError(f"cannot write {out}: {error.strerror}") from None
+    learned.save(out)
     tokens = sum(len(ids) for ids in learned.encode_many(texts))
     num_bytes = sum(len(text.encode()) for text in texts)
     document = {

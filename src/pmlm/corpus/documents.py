@@ -86,7 +86,7 @@ def _decoded(handle: Iterable[bytes], path: Path) -> Iterator[str]:
     at = 0
     for raw in handle:
         try:
-            line = raw.decode("utf-8")
+            line = raw.decode("utf-8-sig" if at == 0 else "utf-8")
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not UTF-8 text: byte {at + error.start} cannot be read") from None
         at += len(raw)
@@ -168,10 +168,12 @@ def _json_document(line: str, number: int, field: str, path: Path) -> Document:
     try:
         record = json.loads(line)
         text = record[field]
-    except (json.JSONDecodeError, TypeError, KeyError):
+    except (ValueError, RecursionError, TypeError, KeyError):
         raise DataError(f"{path}, line {number}: no JSON object with a field {field!r}") from None
     if not isinstance(text, str):
         raise DataError(f"{path}, line {number}: the field {field!r} is not a text")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise DataError(f"{path}, line {number}: the text is not Unicode (half of a character pair)")
     key = record.get("id")
     return Document(text, None if key is None else str(key))
 

@@ -54,7 +54,7 @@ def windows(text: str, tokenizer: Tokenizer, context: int, document: int = 0) ->
         room = context - is_first
         left = len(pieces) - at
         is_last = left <= room - 1
-        take = left if is_last else min(room, left)
+        take = left if is_last else room if left > room else left - 1  # room is left for the end marker
         begin, end = _char(pieces, at, text), _char(pieces, at + take, text)
         rows.append(
             frame(

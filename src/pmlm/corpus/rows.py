@@ -230,7 +230,7 @@ def cut_piece(span: Span, at: int, aim: int, sentence_ends: list[int] | None = N
     """What of a document, from `at` on, fits into `aim` slots; up to the last sentence end in them, where wanted."""
     is_first = at == span.begin
     is_last = span.end - at + is_first + 1 <= aim
-    stop = span.end if is_last else max(at + 1, min(at + aim - is_first, span.end))
+    stop = span.end if is_last else max(at + 1, min(at + aim - is_first, span.end - 1))  # the end comes with its marker
     if not is_last and sentence_ends is not None:
         i = bisect.bisect_right(sentence_ends, stop) - 1
         stop = sentence_ends[i] if i >= 0 and sentence_ends[i] > at else stop

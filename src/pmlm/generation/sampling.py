@@ -5,6 +5,7 @@ Filters act on the last dimension with any leading shape. What may not come out 
 Shapes: V vocabulary, … any leading shape.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,8 +24,8 @@ class Sampling:
     """Keep the likeliest until they hold this much probability."""
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
-            raise ConfigError(f"temperature must not be negative, got {self.temperature}")
+        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
+            raise ConfigError(f"temperature must be 0 or more, got {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"top_k must be at least 1, got {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -37,7 +38,7 @@ def sampling_logp(logp: Tensor, allowed: Tensor, sampling: Sampling) -> Tensor:
     if sampling.temperature == 0:
         best = x.argmax(-1, keepdim=True)
         return torch.full_like(x, -torch.inf).scatter(-1, best, 0.0)
-    x = x / sampling.temperature
+    x = (x - x.max(-1, keepdim=True).values) / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < x.shape[-1]:
         least = x.topk(sampling.top_k, dim=-1).values[..., -1:]
         x = x.masked_fill(x < least, -torch.inf)

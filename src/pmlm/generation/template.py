@@ -11,14 +11,13 @@ where the text stopped. A blank at the very beginning starts a word.
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pmlm.errors import TemplateError
 from pmlm.tokenizer import Tokenizer
 
 _TOKEN = re.compile(r"\\(?P<escaped>[\[_\\])|(?P<word>_{3,})|(?P<open>\[MASK)(?P<rest>(?::[^\]\[]*)?\])?")
-_MOST_ALIGNMENTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -84,15 +83,17 @@ def _blank_size(source: str, match: re.Match[str]) -> int:
 
 def _place_spaces(parts: list[str | int | None]) -> Iterator[Segment]:
     """Give each blank the space before it; drop texts that are empty then."""
-    for i, part in enumerate(parts):
-        if isinstance(part, str):
-            text = part.removesuffix(" ") if i + 1 < len(parts) else part
-            if text:
-                yield Given(text)
-        else:
-            before = parts[i - 1]
-            assert isinstance(before, str)
-            yield Blank(part, before.endswith(" ") or (i == 1 and not before))
+    texts, sizes = parts[0::2], parts[1::2]
+    for i, text in enumerate(texts):
+        assert isinstance(text, str)
+        is_last = i == len(sizes)
+        lends = not is_last and text.endswith(" ") and not (i == 0 and text == " ")
+        if given := text[:-1] if lends else text:
+            yield Given(given)
+        if not is_last:
+            size = sizes[i]
+            assert not isinstance(size, str)
+            yield Blank(size, lends or (i == 0 and not text))
 
 
 @dataclass(frozen=True)
@@ -106,47 +107,78 @@ class FilledPart:
 
 def fit(template: Template, text: str, tokenizer: Tokenizer) -> list[FilledPart]:
     """The ids of `text`, cut where the template's blanks are; TemplateError where it does not fit."""
-    first_problem: TemplateError | None = None
-    for spans in itertools.islice(_alignments(template.segments, text, 0, set()), _MOST_ALIGNMENTS):
-        try:
-            return _encode_parts(template, spans, tokenizer)
-        except TemplateError as problem:
-            first_problem = first_problem or problem
-    raise first_problem or TemplateError(f"the text does not fit the template: {_mismatch(template, text)}")
+    spans = _Cutter(template.segments, text, tokenizer).first()
+    if spans is None:  # say which blank is at fault, if the text could be cut at all
+        spans = _Cutter(template.segments, text, None).first()
+    if spans is None:
+        raise TemplateError(f"the text does not fit the template: {_mismatch(template, text)}")
+    return encode_parts(template, spans, tokenizer)
 
 
-def _alignments(
-    segments: tuple[Segment, ...], text: str, at: int, dead: set[tuple[int, int]]
-) -> Iterator[tuple[str, ...]]:
-    """Every way to cut `text[at:]` into the segments' texts; `dead` remembers where there is none."""
-    if (len(segments), at) in dead:
-        return
-    if not segments:
-        if at == len(text):
-            yield ()
-        return
-    found = False
-    for end in _ends(segments, text, at):
-        for rest in _alignments(segments[1:], text, end, dead):
-            found = True
-            yield (text[at:end], *rest)
-    if not found:
-        dead.add((len(segments), at))
+class _Cutter:
+    """Finds a way to cut a text into the texts of segments; with a tokenizer, one in which every blank's size fits."""
+
+    def __init__(self, segments: tuple[Segment, ...], text: str, tokenizer: Tokenizer | None) -> None:
+        self.segments, self.text, self.tokenizer = segments, text, tokenizer
+        self.dead: set[tuple[int, int]] = set()
+
+    def first(self) -> list[str] | None:
+        """Depth first, by hand: texts have more segments than Python has stack."""
+        trail: list[tuple[int, Iterator[int]]] = [(0, self._ends(0, 0))]
+        while trail:
+            at, ends = trail[-1]
+            end = next(ends, None)
+            if end is None:
+                self.dead.add((len(trail) - 1, at))
+                trail.pop()
+            elif len(trail) == len(self.segments):
+                if end == len(self.text):
+                    starts = [start for start, _ in trail]
+                    return [self.text[a:b] for a, b in itertools.pairwise([*starts, end])]
+            elif (len(trail), end) not in self.dead:
+                trail.append((end, self._ends(len(trail), end)))
+        return None
+
+    def _ends(self, number: int, at: int) -> Iterator[int]:
+        """Where segment `number` may end if it begins at `at`."""
+        if number >= len(self.segments):
+            return
+        segment, text = self.segments[number], self.text
+        if isinstance(segment, Given):
+            if text.startswith(segment.text, at):
+                yield at + len(segment.text)
+            return
+        with_space = segment.starts_word and at > 0
+        if (text[at : at + 1] != " ") if with_space else text[at : at + 1].isspace():
+            return
+        is_last = number == len(self.segments) - 1
+        ends = [len(text)] if is_last else range(at + 1 + with_space, len(text) + 1)
+        for end in ends:
+            if end <= at + with_space:
+                continue
+            room = self._room(segment, text[at:end], is_first=at == 0)
+            if room == 0:
+                yield end
+            elif room < 0:
+                return
+
+    def _room(self, blank: Blank, span: str, *, is_first: bool) -> int:
+        """0: the span fits the blank. Above: it is too short. Below: it is too long, and so is every longer one."""
+        if self.tokenizer is None:
+            return 0
+        if blank.num_tokens is None:
+            return -1 if len(span.split()) > 1 or span[-1].isspace() else 0
+        count = len(encode_part(span, self.tokenizer, is_first=is_first))
+        if count == blank.num_tokens:
+            return 0
+        return 1 if count < blank.num_tokens + _SLACK else -1
 
 
-def _ends(segments: tuple[Segment, ...], text: str, at: int) -> Iterator[int]:
-    """Where the first segment may end if it begins at `at`."""
-    head = segments[0]
-    if isinstance(head, Given):
-        if text.startswith(head.text, at):
-            yield at + len(head.text)
-        return
-    with_space = head.starts_word and at > 0
-    if (text[at : at + 1] == " ") if with_space else not text[at : at + 1].isspace():
-        yield from range(at + 1 + with_space, len(text) + 1)
+_SLACK = 8
+"""A longer text can have fewer tokens (a word is completed), but not by more than a word's worth."""
 
 
-def _encode_parts(template: Template, spans: tuple[str, ...], tokenizer: Tokenizer) -> list[FilledPart]:
+def encode_parts(template: Template, spans: Sequence[str], tokenizer: Tokenizer) -> list[FilledPart]:
     parts: list[FilledPart] = []
     numbers = itertools.count(1)
     for segment, span in zip(template.segments, spans, strict=True):
@@ -165,12 +197,12 @@ def encode_part(text: str, tokenizer: Tokenizer, *, is_first: bool) -> list[int]
 def _check_filling(number: int, blank: Blank, span: str, ids: tuple[int, ...]) -> None:
     if blank.num_tokens is None:
         if len(span.split()) != 1:
-            raise TemplateError(f"blank {number} (___) takes one word, not {span.strip()!r}")
+            raise TemplateError(f"blank {number} (___) takes one word, not {_short(span.strip())}")
     elif len(ids) != blank.num_tokens:
         tokens = "1 token" if blank.num_tokens == 1 else f"{blank.num_tokens} tokens"
         raise TemplateError(
-            f"blank {number} takes {tokens}, but {span.strip()!r} has {len(ids)}. Write [MASK:{len(ids)}], or ___ for "
-            "a word of any length."
+            f"blank {number} takes {tokens}, but {_short(span.strip())} has {len(ids)}. Write [MASK:{len(ids)}], or "
+            "___ for a word of any length."
         )
 
 
@@ -180,20 +212,27 @@ def _mismatch(template: Template, text: str) -> str:
         if isinstance(segment, Given):
             found = text.find(segment.text, at)
             if found < 0:
-                return f"{segment.text.strip()!r} is not found in it (from character {at} on)"
+                return f"{_short(segment.text)} is not found in it (from character {at} on)"
             at = found + len(segment.text)
     return "its blanks or its end do not match"
 
 
-def filled_text(template: Template, fillings: list[str]) -> str:
-    """The template with its blanks filled, spaces restored: the inverse of `fit`."""
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "…")
+
+
+def filled_spans(template: Template, fillings: Sequence[str]) -> list[str]:
+    """The text of every segment with the blanks filled, spaces restored; joined, they are the whole text."""
     if len(fillings) != len(template.blanks):
         raise TemplateError(f"the template has {len(template.blanks)} blanks, but {len(fillings)} fillings were given")
     words = iter(fillings)
-    text = ""
+    spans: list[str] = []
     for segment in template.segments:
         if isinstance(segment, Given):
-            text += segment.text
-        else:
-            text += (" " if segment.starts_word and text else "") + next(words)
-    return text
+            spans.append(segment.text)
+            continue
+        word = next(words)
+        if not word:
+            raise TemplateError("a filling is empty")
+        spans.append((" " if segment.starts_word and spans else "") + word)
+    return spans

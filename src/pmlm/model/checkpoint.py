@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -42,9 +42,17 @@ def save_checkpoint(
     *,
     card: str,
     add_files: Callable[[Path], None] | None = None,
+    vocabulary: str | None = None,
     storage: Storage = "float32",
 ) -> None:
-    """Write the folder, replacing what was there in one step; `add_files` puts the tokenizer beside the weights."""
+    """Write the folder, replacing an older checkpoint in one step; anything else at that place is refused.
+
+    `add_files` puts the tokenizer beside the weights.
+    """
+    folder = folder.resolve()
+    if storage not in get_args(Storage):
+        raise ConfigError(f"storage must be one of {', '.join(get_args(Storage))}; got {storage!r}")
+    check_target(folder)
     dtype: torch.dtype = getattr(torch, storage)
     tensors = {name: t.detach().cpu().to(dtype).contiguous() for name, t in checkpoint.model.state_dict().items()}
     weights = dump_safetensors(tensors, metadata={"format": "pt"})
@@ -52,6 +60,7 @@ def save_checkpoint(
         "format": FORMAT,
         "model": to_dict(checkpoint.model.config),
         "storage": storage,
+        "vocabulary": vocabulary,
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
         "about": dict(checkpoint.about),
     }
@@ -64,6 +73,14 @@ def save_checkpoint(
             add_files(part)
 
     replace_folder(folder, fill)
+
+
+def check_target(folder: Path) -> None:
+    """Refuse to write a checkpoint over something that is none."""
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file: a checkpoint is a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).is_file():
+        raise CheckpointError(f"{folder} is not empty and holds no checkpoint: choose another folder")
 
 
 def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
@@ -89,19 +106,33 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def load_checkpoint(folder: Path, *, expected_vocab: int | None = None) -> Checkpoint:
-    """Read a folder written by `save_checkpoint`; everything that does not fit is one clear CheckpointError."""
+def load_checkpoint(
+    folder: Path, *, vocab_size: int | None = None, vocabulary: str | None = None, mask_id: int | None = None
+) -> Checkpoint:
+    """Read a folder written by `save_checkpoint`; everything that does not fit is one clear CheckpointError.
+
+    `vocab_size`, `vocabulary` (its fingerprint) and `mask_id` are those of the tokenizer beside it.
+    """
     document = read_config(folder)
     try:
         config = from_dict(ModelConfig, document["model"], where="model")
     except ConfigError as error:
         raise CheckpointError(f"{folder / CONFIG}: {error}") from None
-    if expected_vocab is not None and expected_vocab != config.vocab_size:
+    if vocab_size is not None and vocab_size != config.vocab_size:
         raise CheckpointError(
-            f"{folder}: the tokenizer has {expected_vocab} tokens but the model was built for {config.vocab_size}"
+            f"{folder}: the tokenizer has {vocab_size} tokens but the model was built for {config.vocab_size}"
+        )
+    if vocabulary is not None and document.get("vocabulary") not in (None, vocabulary):
+        raise CheckpointError(f"{folder}: the tokenizer is not the one that the model was trained with")
+    if mask_id is not None and mask_id != config.mask_id:
+        raise CheckpointError(
+            f"{folder}: the tokenizer's [MASK] is {mask_id} but the model's mask_id is {config.mask_id}"
         )
     tensors = _read_weights(folder / WEIGHTS, document.get("weights_sha256"))
-    model = LanguageModel(config)
+    try:
+        model = LanguageModel(config)
+    except (RuntimeError, MemoryError) as error:
+        raise CheckpointError(f"{folder}: a model of this size cannot be built: {str(error).splitlines()[0]}") from None
     _check_tensors(folder, model, tensors)
     model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     return Checkpoint(model.eval(), document.get("about", {}))
@@ -110,19 +141,28 @@ def load_checkpoint(folder: Path, *, expected_vocab: int | None = None) -> Check
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json of a checkpoint folder, checked for being one."""
     path = folder / CONFIG
-    if not folder.is_dir():
+    if not _exists(folder.is_dir):
         raise CheckpointError(f"no folder {folder}")
-    if not path.is_file():
+    if not _exists(path.is_file):
         raise CheckpointError(f"{folder} is no checkpoint: it has no {CONFIG}")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
         raise CheckpointError(f"{path} is no pmlm configuration: it has no section 'model'")
+    if not isinstance(document.get("about", {}), dict):
+        raise CheckpointError(f"{path}: 'about' must be a section")
     if document.get("format") != FORMAT:
         raise CheckpointError(f"{path} has format {document.get('format')!r}; this version reads format {FORMAT}")
     return document
+
+
+def _exists(check: Callable[[], bool]) -> bool:
+    try:
+        return check()
+    except OSError:  # such as a name that is too long
+        return False
 
 
 def _read_weights(path: Path, sha256: str | None) -> dict[str, torch.Tensor]:

@@ -1,5 +1,6 @@
 """The shape of a network. The paper's is BERT-base: 12 layers of 768, post-norm, absolute or relative positions."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -47,6 +48,10 @@ class ModelShape:
             problems.append(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
         if not problems and self.positions in ("rotary", "relative-sinusoidal") and self.head_width % 2:
             problems.append(f"{self.positions} positions need an even head width, got {self.head_width}")
+        if self.num_token_types < 0:
+            problems.append(f"num_token_types must not be negative, got {self.num_token_types}")
+        if not (math.isfinite(self.norm_eps) and self.norm_eps > 0):
+            problems.append(f"norm_eps must be a positive number, got {self.norm_eps}")
         if not 0 <= self.dropout < 1:
             problems.append(f"dropout must be in [0, 1), got {self.dropout}")
         if problems:
