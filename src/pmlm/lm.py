@@ -14,8 +14,8 @@ import torch
 
 from pmlm.corpus.framing import Row, frame, row_batch
 from pmlm.errors import DataError, OrderError, TemplateError
-from pmlm.generation.canvas import allowed_pieces, canvas_text, make_canvas
-from pmlm.generation.decode import decode
+from pmlm.generation.canvas import Canvas, allowed_pieces, canvas_text, make_canvas
+from pmlm.generation.decode import Allowed, Reveal, decode
 from pmlm.generation.sampling import Sampling
 from pmlm.generation.steppers import make_stepper
 from pmlm.generation.template import FilledPart, Template, encode_parts, filled_spans, fit, parse_template
@@ -103,6 +103,27 @@ class Filled:
     def nll(self) -> float:
         return -math.fsum(self.logp)
 
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "order": self.order,
+            "logp": self.logp,
+            "sampled_logp": self.sampled_logp,
+            "nll": self.nll,
+            "seed": self.seed,
+            "visibility": self.visibility,
+        }
+
+    def states(self) -> list[list[str | None]]:
+        """The canvas before the first token and after each: None where nothing is written yet."""
+        state: list[str | None] = [None if i in self.order else token for i, token in enumerate(self.tokens)]
+        states = [list(state)]
+        for i in self.order:
+            state[i] = self.tokens[i]
+            states.append(list(state))
+        return states
+
 
 class LM:
     """An any-order language model with its tokenizer."""
@@ -182,36 +203,60 @@ class LM:
         ]
         return sorted(ranked, key=lambda r: r.score.nll)
 
-    def fill(
+    def fill(self, template: str, *, seed: int | None = None, **options: Any) -> Filled:
+        """Write what stands in a template's blanks, in any order, around what is given.
+
+        Options are those of `fill_batch`. Without a seed one is drawn; the result names it.
+        """
+        return self.fill_batch([template], seeds=None if seed is None else [seed], **options)[0]
+
+    def fill_batch(
         self,
-        template: str,
+        templates: Sequence[str],
         *,
+        seeds: Sequence[int] | None = None,
         order: str | Sequence[int] | Order = "random",
-        seed: int | None = None,
         visibility: str | None = None,
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
-    ) -> Filled:
-        """Write what stands in a template's blanks, in any order, around what is given."""
+    ) -> list[Filled]:
+        """Several templates at once; each is written as if it were alone, from its own seed."""
         order = to_order(order)
         kind = check_visibility(visibility, self.model.config)
         check_order(order, kind)
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-        seed = draw_seed() if seed is None else seed
+        seeds = [draw_seed() for _ in templates] if seeds is None else list(seeds)
+        canvases = [self._canvas(template, kind, order) for template in templates]
+        batch = row_batch([canvas.row for canvas in canvases], self.tokenizer).to(self.model.device)
+        role_BL = torch.zeros_like(batch.ids_BL)
+        for b, canvas in enumerate(canvases):
+            role_BL[b, : len(canvas.role)] = torch.tensor(canvas.role)
+        turns = decode(
+            make_stepper(self.model, batch, kind),
+            batch,
+            Allowed(role_BL, allowed_pieces(self.tokenizer)),
+            [replace(order, positions=tuple(p + 1 for p in order.positions))] * len(canvases),  # after the start marker
+            sampling,
+            [generator(seed, "decode", 0) for seed in seeds],
+        )
+        reveals = [reveal for turn in turns for reveal in turn]
+        return [
+            self._filled(canvas, [r for r in reveals if r.row == b], seeds[b], kind)
+            for b, canvas in enumerate(canvases)
+        ]
+
+    def _canvas(self, template: str, visibility: Visibility, order: Order) -> Canvas:
         canvas = make_canvas(parse_template(_checked(template)), self.tokenizer, self.model.config.max_length)
         if not canvas.hidden:
             raise TemplateError(_NO_BLANK)
-        if kind == "causal" and not all(canvas.row.maskable[canvas.hidden[0] : -1]):
+        if visibility == "causal" and not all(canvas.row.maskable[canvas.hidden[0] : -1]):
             raise OrderError("a left-to-right model cannot look at what stands after a blank")
-        batch = row_batch([canvas.row], self.tokenizer).to(self.model.device)
         if order.kind == "list":
-            arrange(order, [i - 1 for i in canvas.hidden], [], generator(seed))  # refuses what is no permutation
-        shifted = replace(order, positions=tuple(p + 1 for p in order.positions))  # after the start marker
-        allowed = allowed_pieces(self.tokenizer)[torch.tensor(canvas.role)][None]
-        stepper = make_stepper(self.model, batch, kind)
-        turns = decode(stepper, batch, allowed, shifted, sampling, [generator(seed, "decode", 0)])
-        reveals = [reveal for turn in turns for reveal in turn]
+            arrange(order, [i - 1 for i in canvas.hidden], [], generator(0))  # refuses what is no permutation
+        return canvas
+
+    def _filled(self, canvas: Canvas, reveals: list[Reveal], seed: int, visibility: Visibility) -> Filled:
         ids = list(canvas.row.ids)
         for reveal in reveals:
             ids[reveal.slot] = reveal.token
@@ -222,7 +267,7 @@ class LM:
             logp=[reveal.logp for reveal in reveals],
             sampled_logp=[reveal.sampled_logp for reveal in reveals],
             seed=seed,
-            visibility=kind,
+            visibility=visibility,
         )
 
     def save(self, folder: str | Path, *, card: str = "", storage: str = "float32") -> None:

@@ -8,7 +8,7 @@ import torch
 from fakes import TableModel, bare_batch
 from pmlm import load
 from pmlm.errors import OrderError, TemplateError
-from pmlm.generation.decode import decode
+from pmlm.generation.decode import Allowed, decode
 from pmlm.generation.sampling import Sampling
 from pmlm.generation.steppers import Recompute
 from pmlm.orders import parse_order
@@ -56,14 +56,14 @@ def test_spaces_before_blanks_decide_word_starts_and_specials_never_come_out() -
 def test_samples_of_a_table_follow_its_joint_in_any_order() -> None:
     model, rows = TableModel(vocab=3, length=2), 3000
     batch = bare_batch(*([[0, 0]] * rows))
-    allowed = torch.tensor([False, True, True])[None, None]
+    allowed = Allowed(torch.zeros_like(batch.ids_BL), torch.tensor([[False, True, True]]))
     for order in ("random", "confidence"):
         ids = batch.ids_BL.clone()
         for turn in decode(
             Recompute(model, "bidirectional"),
             batch,
             allowed,
-            parse_order(order),
+            [parse_order(order)] * rows,
             Sampling(),
             [generator(order, b) for b in range(rows)],
         ):
@@ -92,3 +92,21 @@ def test_a_left_to_right_model_continues_a_text_and_scores_what_it_wrote() -> No
     filled = gpt.fill("Tom is [MASK:6]", order="l2r", seed=2)
     assert filled.text.startswith("Tom is ")
     assert gpt.score(filled.text, given="Tom is [MASK:6]").nll == pytest.approx(filled.nll, abs=1e-4)
+
+
+def test_a_row_is_written_as_if_it_were_alone() -> None:
+    lm = load()
+    templates = [TEMPLATE, "[MASK:12]", "Anna [MASK] to the park. [MASK:20]"]
+    for visibility in ("bidirectional", "order-causal"):
+        together = lm.fill_batch(templates, seeds=[1, 2, 3], visibility=visibility, order="random")
+        for template, seed, filled in zip(templates, (1, 2, 3), together, strict=True):
+            alone = lm.fill(template, seed=seed, visibility=visibility, order="random")
+            assert (alone.text, alone.order) == (filled.text, filled.order)
+            assert alone.logp == pytest.approx(filled.logp, abs=1e-4)
+
+
+def test_states_show_the_canvas_filling_up() -> None:
+    filled = load().fill("Tom is [MASK:3]", seed=1)
+    states = filled.states()
+    assert [sum(token is None for token in state) for state in states] == [3, 2, 1, 0]
+    assert states[-1] == filled.tokens

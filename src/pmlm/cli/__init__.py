@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from pmlm import __version__
-from pmlm.cli import bench, evaluate, info, plot, prepare, score, tokenizer, train
+from pmlm.cli import bench, evaluate, generate, info, plot, prepare, score, tokenizer, train
 from pmlm.errors import PmlmError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]  # click's own
@@ -25,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("generate")(generate.generate)
 app.command("score")(score.score)
 app.command("evaluate")(evaluate.evaluate)
 app.command("info")(info.info)

@@ -1,9 +1,9 @@
-"""The one decode loop (the paper's Algorithm 1, for a batch of canvases and any order).
+"""The one decode loop (the paper's Algorithm 1, for a batch of canvases, each along its own order).
 
 Each turn reveals one hidden slot of every canvas that still has one. How the conditionals come about is the stepper's
-business (pmlm.generation.steppers).
+business (pmlm.generation.steppers). A row draws from its own generator, so it does not matter who else is in the batch.
 
-Shapes: B canvases, L slots, M predictions, V vocabulary.
+Shapes: B canvases, L slots, M predictions, R roles, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,33 +33,41 @@ class Reveal:
     """The sampler's."""
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """Which ids may come out where: each slot has a role, each role its ids."""
+
+    role_BL: Tensor
+    ids_RV: Tensor
+
+    def at(self, slots: Slots) -> Tensor:
+        """[M, V]"""
+        return self.ids_RV[self.role_BL[slots.rows_M, slots.slots_M]]
+
+
 @torch.no_grad()
 def decode(
     stepper: Stepper,
     batch: Batch,
-    allowed_BLV: Tensor,
-    order: Order,
+    allowed: Allowed,
+    orders: Sequence[Order],
     sampling: Sampling,
     rngs: Sequence[torch.Generator],
 ) -> Iterator[list[Reveal]]:
-    """Fill the maskable slots of each row; yields what was revealed at each turn.
-
-    `allowed_BLV` says which ids may come out at each slot; its first two dimensions may be 1.
-    """
+    """Fill the maskable slots of each row along the row's order; yields what was revealed at each turn."""
     ids_BL, hidden_BL = batch.ids_BL.clone(), batch.maskable_BL.clone()
     rank_BL = torch.zeros_like(ids_BL)
-    plans = _plans(order, batch, rngs)
-    allowed_BLV = allowed_BLV.expand(*ids_BL.shape, -1)
+    plans = _plans(orders, batch, rngs)
     turn = 0
     while hidden_BL.any():
         turn += 1
         at = _candidates(hidden_BL, plans, turn)
         logp_MV = stepper.logp(State(replace(batch, ids_BL=ids_BL), hidden_BL, rank_BL), at)
-        sampled_MV = sampling_logp(logp_MV, allowed_BLV[at.rows_M, at.slots_M], sampling)
+        sampled_MV = sampling_logp(logp_MV, allowed.at(at), sampling)
         reveals = []
-        for row in hidden_BL.any(dim=1).nonzero()[:, 0].tolist():
+        for row in at.rows_M.unique().tolist():
             mine = (at.rows_M == row).nonzero()[:, 0]
-            m = int(mine[choose(order.kind, logp_MV[mine])] if order.is_policy else mine[0])
+            m = int(mine[choose(orders[row].kind, logp_MV[mine])] if orders[row].is_policy else mine[0])
             token, slot = draw_token(sampled_MV[m], rngs[row]), int(at.slots_M[m])
             reveals.append(Reveal(row, slot, token, float(logp_MV[m, token]), float(sampled_MV[m, token])))
         for r in reveals:
@@ -67,13 +75,21 @@ def decode(
         yield reveals
 
 
-def _plans(order: Order, batch: Batch, rngs: Sequence[torch.Generator]) -> list[list[int]] | None:
+def _plans(orders: Sequence[Order], batch: Batch, rngs: Sequence[torch.Generator]) -> list[list[int] | None]:
     """Each row's slots in the order of prediction; None where the model chooses."""
-    return None if order.is_policy else arranged_slots(batch, order, rngs)
+    plans: list[list[int] | None] = []
+    for b, order in enumerate(orders):
+        row = batch.rows(torch.tensor([b]))
+        plans.append(None if order.is_policy else arranged_slots(row, order, [rngs[b]])[0])
+    return plans
 
 
-def _candidates(hidden_BL: Tensor, plans: list[list[int]] | None, turn: int) -> Slots:
-    if plans is None:
-        return Slots.where(hidden_BL)
-    due = [(b, plan[turn - 1]) for b, plan in enumerate(plans) if turn <= len(plan)]
+def _candidates(hidden_BL: Tensor, plans: list[list[int] | None], turn: int) -> Slots:
+    """The next slot of each plan; every hidden slot where the model chooses."""
+    due: list[tuple[int, int]] = []
+    for b, plan in enumerate(plans):
+        if plan is None:
+            due += [(b, slot) for slot in hidden_BL[b].nonzero()[:, 0].tolist()]
+        elif turn <= len(plan):
+            due.append((b, plan[turn - 1]))
     return Slots(torch.tensor([b for b, _ in due]), torch.tensor([slot for _, slot in due]))
