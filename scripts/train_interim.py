@@ -1,6 +1,6 @@
 """Trains the interim default model: a stand-in of under 2 MB, on little stories that this script itself makes up.
 
-    python scripts/train_interim.py [--minutes 8]
+    python scripts/train_interim.py [--steps 1480]
 
 Writes src/pmlm/models/default. The stories come from a small grammar below, so nothing but this file is needed; the
 real default model, trained on real stories, takes its place later.
@@ -8,7 +8,6 @@ real default model, trained on real stories, takes its place later.
 
 import argparse
 import random
-import time
 from pathlib import Path
 
 import torch
@@ -173,7 +172,7 @@ def story_batch(stories: list[list[int]], tokenizer: Tokenizer, rng: random.Rand
     return row_batch(picked, tokenizer, length)
 
 
-def train(minutes: float, seed: int) -> LM:
+def train(num_steps: int, seed: int) -> LM:
     rng = random.Random(seed)
     texts = [make_story(rng) for _ in range(20_000)]
     tokenizer = train_tokenizer(texts, vocab_size=768)
@@ -189,8 +188,9 @@ def train(minutes: float, seed: int) -> LM:
     )  # fmt: skip
     model = build_model(config, generator(seed, "init"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=(0.9, 0.98), weight_decay=0.01)
-    begin, step, tokens, progress = time.monotonic(), 0, 0, 0.0
-    while progress < 1:
+    tokens = 0
+    for step in range(num_steps):
+        progress = step / num_steps
         batch = story_batch(stories, tokenizer, rng, rows=32, length=96)
         loss = mixture_loss(model, batch, mixture, progress, RowRandom.whole(seed, step, 32), config)
         optimizer.zero_grad()
@@ -199,10 +199,9 @@ def train(minutes: float, seed: int) -> LM:
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * min(1.0, step / 100) * min(1.0, 5 * (1 - progress))
         optimizer.step()
-        step, tokens = step + 1, tokens + int(batch.maskable_BL.sum())
-        progress = (time.monotonic() - begin) / (60 * minutes)
-        if step % 100 == 0:
-            print(f"step {step}  {tokens:,} tokens  loss {loss.item():.3f}  {progress:.0%}", flush=True)
+        tokens += int(batch.maskable_BL.sum())
+        if (step + 1) % 100 == 0:
+            print(f"step {step + 1}/{num_steps}  {tokens:,} tokens  loss {loss.item():.3f}", flush=True)
     about = {
         "name": "pmlm-interim",
         "interim": True,
@@ -222,11 +221,11 @@ on little stories that the script makes up from a grammar; it knows those and no
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--steps", type=int, default=1480)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=default_model_folder())
     options = parser.parse_args()
-    train(options.minutes, options.seed).save(options.out, card=CARD, storage="float16")
+    train(options.steps, options.seed).save(options.out, card=CARD, storage="float16")
     print(f"wrote {options.out}")
 
 

@@ -220,12 +220,16 @@ class LM:
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
     ) -> list[Filled]:
         """Several templates at once; each is written as if it were alone, from its own seed."""
         order = to_order(order)
         kind = check_visibility(visibility, self.model.config)
         check_order(order, kind)
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        sampling = Sampling(
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty
+        )
         seeds = [draw_seed() for _ in templates] if seeds is None else list(seeds)
         canvases = [self._canvas(template, kind, order) for template in templates]
         batch = row_batch([canvas.row for canvas in canvases], self.tokenizer).to(self.model.device)

@@ -11,6 +11,7 @@ pass, and neither micro-batches nor ranks can change the result. One function th
 Shapes: B rows, L slots, T texts per row, M predictions.
 """
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -186,11 +187,16 @@ def mixture_loss(
     return torch.stack([share * weighted_nll(model, part) / part.count.clamp(min=1) for share, part in present]).sum()
 
 
+@functools.lru_cache(maxsize=8)
+def _plain_ids(config: ModelConfig) -> Tensor:
+    """The ids that a random replacement is drawn from."""
+    return torch.tensor(sorted(set(range(config.vocab_size)) - set(config.forbidden_ids)))
+
+
 def _prepare_masked(batch: Batch, objective: Objective, random: RowRandom, config: ModelConfig) -> Prepared:
     hidden_BL = draw_hidden(batch, objective.masking, random)
-    plain_ids_V = torch.tensor(sorted(set(range(config.vocab_size)) - set(config.forbidden_ids)))
     seen_BL = corrupt(
-        batch.ids_BL, hidden_BL, objective.masking, random, mask_id=config.mask_id, plain_ids_V=plain_ids_V
+        batch.ids_BL, hidden_BL, objective.masking, random, mask_id=config.mask_id, plain_ids_V=_plain_ids(config)
     )
     if objective.visibility == "known-only":
         inputs = known_only_inputs(batch, seen_BL, hidden_BL)

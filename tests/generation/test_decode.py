@@ -110,3 +110,13 @@ def test_states_show_the_canvas_filling_up() -> None:
     states = filled.states()
     assert [sum(token is None for token in state) for state in states] == [3, 2, 1, 0]
     assert states[-1] == filled.tokens
+
+
+def test_a_repetition_penalty_writes_fewer_words_twice() -> None:
+    lm = load()
+
+    def repeats(penalty: float) -> int:
+        filled = lm.fill_batch(["[MASK:60]"] * 6, seeds=range(6), repetition_penalty=penalty)
+        return sum(len(f.tokens) - len(set(f.tokens)) for f in filled)
+
+    assert repeats(1e9) < 0.3 * repeats(1.0)

@@ -22,6 +22,9 @@ ALL = torch.ones(4, dtype=torch.bool)
         (Sampling(top_p=0.6), [0.5, 0.25, 0, 0]),
         (Sampling(top_p=0.5), [0.5, 0, 0, 0]),
         (Sampling(top_p=1e-9), [1, 0, 0, 0]),
+        (Sampling(min_p=0.25), [0.5, 0.25, 0.15, 0]),
+        (Sampling(min_p=0.0), [0.5, 0.25, 0.15, 0.1]),
+        (Sampling(top_k=3, min_p=0.4), [0.5, 0.25, 0, 0]),
     ],
 )
 def test_filters_act_on_the_last_dimension(shape: tuple[int, ...], sampling: Sampling, expected: list[float]) -> None:
@@ -34,6 +37,14 @@ def test_what_is_not_allowed_is_gone_before_the_filters() -> None:
     allowed = torch.tensor([False, True, True, True])
     assert sampling_logp(P.log(), allowed, Sampling(top_k=1)).exp().tolist() == [0, 1, 0, 0]
     assert sampling_logp(P.log(), allowed, Sampling()).exp().tolist() == pytest.approx([0, 0.5, 0.3, 0.2])
+
+
+def test_the_penalty_falls_on_what_is_present_alone() -> None:
+    present = torch.tensor([True, False, False, True])
+    got = sampling_logp(P.log(), ALL, Sampling(repetition_penalty=2.0), present).exp()
+    expected = torch.tensor([0.25, 0.25, 0.15, 0.05], dtype=torch.float64)
+    assert torch.allclose(got, expected / expected.sum(), atol=1e-7)
+    assert torch.allclose(sampling_logp(P.log(), ALL, Sampling(), present).exp().float(), P, atol=1e-6)
 
 
 def test_a_tiny_temperature_is_greedy() -> None:
@@ -56,6 +67,8 @@ def test_draws_follow_the_distribution() -> None:
         {"top_k": 0},
         {"top_p": 0.0},
         {"top_p": 1.5},
+        {"min_p": 2.0},
+        {"repetition_penalty": 0.0},
     ],
 )
 def test_impossible_settings_are_refused(bad: dict[str, float]) -> None:

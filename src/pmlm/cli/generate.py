@@ -29,6 +29,12 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option("--top-p", help="Draw from the likeliest with this much probability.")
     ] = None,
+    min_p: Annotated[
+        float | None, typer.Option("--min-p", help="Draw from what is this share as likely as the likeliest.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", help="Above 1: less of what the text already has.")
+    ] = 1.0,
     visibility: VisibilityOption = None,
     trace: Annotated[bool, typer.Option("--trace", help="Print the text after each step, as in the paper.")] = False,
     json: JsonOption = False,
@@ -50,6 +56,8 @@ def generate(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
     )
     if json:
         documents = [result.to_dict() for result in results]

@@ -63,7 +63,8 @@ def decode(
         turn += 1
         at = _candidates(hidden_BL, plans, turn)
         logp_MV = stepper.logp(State(replace(batch, ids_BL=ids_BL), hidden_BL, rank_BL), at)
-        sampled_MV = sampling_logp(logp_MV, allowed.at(at), sampling)
+        present_BV = _present(ids_BL, ~hidden_BL & (batch.group_BL >= 0), logp_MV.shape[1])
+        sampled_MV = sampling_logp(logp_MV, allowed.at(at), sampling, present_BV[at.rows_M])
         reveals = []
         for row in at.rows_M.unique().tolist():
             mine = (at.rows_M == row).nonzero()[:, 0]
@@ -73,6 +74,12 @@ def decode(
         for r in reveals:
             ids_BL[r.row, r.slot], hidden_BL[r.row, r.slot], rank_BL[r.row, r.slot] = r.token, False, turn
         yield reveals
+
+
+def _present(ids_BL: Tensor, known_BL: Tensor, vocab_size: int) -> Tensor:
+    """[B, V] which ids stand on each canvas."""
+    present_BV = torch.zeros(len(ids_BL), vocab_size, dtype=torch.long, device=ids_BL.device)
+    return present_BV.scatter_add_(1, ids_BL, known_BL.long()) > 0
 
 
 def _plans(orders: Sequence[Order], batch: Batch, rngs: Sequence[torch.Generator]) -> list[list[int] | None]:

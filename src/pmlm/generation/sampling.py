@@ -1,4 +1,4 @@
-"""From a distribution to a token: temperature, top-k, top-p, and the draw, in float64.
+"""From a distribution to a token: penalty, temperature, top-k, top-p, min-p, and the draw, in float64.
 
 Filters act on the last dimension with any leading shape. What may not come out is removed before anything else.
 
@@ -22,6 +22,10 @@ class Sampling:
     """Keep this many of the likeliest."""
     top_p: float | None = None
     """Keep the likeliest until they hold this much probability."""
+    min_p: float | None = None
+    """Keep what is at least this share as likely as the likeliest."""
+    repetition_penalty: float = 1.0
+    """Above 1: what already stands on the canvas becomes less likely: its probability is divided by this."""
 
     def __post_init__(self) -> None:
         if not (self.temperature >= 0 and math.isfinite(self.temperature)):
@@ -30,11 +34,21 @@ class Sampling:
             raise ConfigError(f"top_k must be at least 1, got {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p must be in (0, 1], got {self.top_p}")
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise ConfigError(f"min_p must be in [0, 1], got {self.min_p}")
+        if not (self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty)):
+            raise ConfigError(f"repetition_penalty must be positive, got {self.repetition_penalty}")
 
 
-def sampling_logp(logp: Tensor, allowed: Tensor, sampling: Sampling) -> Tensor:
-    """[..., V] the sampler's own log-probabilities, normalised, float64; minus infinity where nothing may come out."""
-    x = logp.double().masked_fill(~allowed, -torch.inf)
+def sampling_logp(logp: Tensor, allowed: Tensor, sampling: Sampling, present: Tensor | None = None) -> Tensor:
+    """[..., V] the sampler's own log-probabilities, normalised, float64; minus infinity where nothing may come out.
+
+    `present` marks the ids that the repetition penalty falls on.
+    """
+    x = logp.double()
+    if present is not None and sampling.repetition_penalty != 1:
+        x = x - present * math.log(sampling.repetition_penalty)
+    x = x.masked_fill(~allowed, -torch.inf)
     if sampling.temperature == 0:
         best = x.argmax(-1, keepdim=True)
         return torch.full_like(x, -torch.inf).scatter(-1, best, 0.0)
@@ -47,6 +61,9 @@ def sampling_logp(logp: Tensor, allowed: Tensor, sampling: Sampling) -> Tensor:
         before = ordered.exp().cumsum(-1) - ordered.exp()
         drop = torch.zeros_like(x, dtype=torch.bool).scatter(-1, index, before >= sampling.top_p)
         x = x.masked_fill(drop, -torch.inf)
+    if sampling.min_p is not None:
+        least = x.max(-1, keepdim=True).values + math.log(max(sampling.min_p, 1e-300))
+        x = x.masked_fill(x < least, -torch.inf)
     return x.log_softmax(-1)
 
 
