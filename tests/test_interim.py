@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "train_interim.py"
 
 @pytest.mark.slow
 def test_the_interim_script_trains_a_model_that_beats_chance(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, str(SCRIPT), "--steps", "80", "--out", str(tmp_path / "m")], check=True)
+    subprocess.run([sys.executable, str(SCRIPT), "--steps", "120", "--out", str(tmp_path / "m")], check=True)
     lm = load(tmp_path / "m")
     for visibility in lm.model.config.visibilities:
-        assert lm.score("Tom is a cat and Jerry is a mouse.", order="random", visibility=visibility).bits_per_byte < 2.8
+        assert lm.score("Tom is a cat and Jerry is a mouse.", order="random", visibility=visibility).bits_per_byte < 2.3
