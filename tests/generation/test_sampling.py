@@ -47,6 +47,11 @@ def test_the_penalty_falls_on_what_is_present_alone() -> None:
     assert torch.allclose(sampling_logp(P.log(), ALL, Sampling(), present).exp().float(), P, atol=1e-6)
 
 
+def test_top_p_stops_as_soon_as_the_probability_is_reached() -> None:
+    half = torch.tensor([0.5, 0.5], dtype=torch.float64).log()  # exact, so the edge itself is tested
+    assert sampling_logp(half, ALL[:2], Sampling(top_p=0.5)).exp().tolist() == [1, 0]
+
+
 def test_a_tiny_temperature_is_greedy() -> None:
     assert sampling_logp(P.log(), ALL, Sampling(temperature=1e-300)).exp().tolist() == [1, 0, 0, 0]
 
