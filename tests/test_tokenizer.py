@@ -108,6 +108,10 @@ def test_broken_vocabularies_are_refused(tmp_path: Path) -> None:
         wordpiece_from_vocab(["a", "b", "[UNK]"])
     with pytest.raises(TokenizerError, match="more than once"):
         wordpiece_from_vocab([*WORDS, "the"])
+    (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(TokenizerError, match=r"vocab\.txt"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "vocab.txt").unlink()
     with pytest.raises(TokenizerError, match="no tokenizer"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0"}))

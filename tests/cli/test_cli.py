@@ -100,6 +100,27 @@ def test_evaluate_reports_exact_and_bound(capsys: Capture, tmp_path: Path) -> No
     assert "exact, l2r" in out
 
 
+def test_windows_that_hold_no_whole_character_are_reported_without_bits_per_byte(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    (tmp_path / "t.txt").write_text("🦊🐻🐸🦉🐺")
+    for seed in range(3):
+        arguments = [
+            "evaluate",
+            str(tmp_path / "t.txt"),
+            "--context",
+            "3",
+            "--limit",
+            "1",
+            "--order",
+            "l2r",
+            "--no-bound",
+            "--seed",
+            str(seed),
+        ]
+        assert "exact, l2r" in ok(capsys, *arguments)
+
+
 def test_evaluate_a_left_to_right_model(capsys: Capture, tmp_path: Path, gpt_folder: Path) -> None:
     (tmp_path / "t.txt").write_text(STORIES[0])
     document = json.loads(

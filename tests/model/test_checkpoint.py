@@ -100,6 +100,11 @@ def edit(folder: Path, change: object, *, drop_checksum: bool = False) -> None:
     (folder / "config.json").write_text(json.dumps(document))
 
 
+def top_level(folder: Path, change: dict[str, object]) -> None:
+    document = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(document | change))
+
+
 def truncate_unchecked(folder: Path) -> None:
     truncate(folder)
     edit(folder, {}, drop_checksum=True)
@@ -126,6 +131,10 @@ def drop_tensor(folder: Path) -> None:
         (lambda f: edit(f, {"widht": 3}), "unknown setting 'model.widht'. Did you mean 'width'"),
         (lambda f: edit(f, {"vocab_size": 12}), "do not fit"),
         (lambda f: edit(f, {"num_token_types": -1}), "num_token_types"),
+        (lambda f: edit(f, {"width": 4 * 10**9}), "cannot be built|do not fit"),
+        (lambda f: top_level(f, {"colour": "red"}), "unknown setting 'colour'"),
+        (lambda f: top_level(f, {"storage": "foo"}), "storage must be"),
+        (lambda f: top_level(f, {"about": None}), "'about' must be"),
         (lambda f: edit(f, {"norm_eps": -1.0}), "norm_eps"),
         (lambda f: (f / "config.json").write_text("[" * 100_000), "cannot read"),
         (

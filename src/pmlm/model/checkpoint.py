@@ -151,6 +151,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"cannot read {path}: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
         raise CheckpointError(f"{path} is no pmlm configuration: it has no section 'model'")
+    known = ("format", "model", "storage", "vocabulary", "weights_sha256", "about")
+    if odd := sorted(document.keys() - set(known)):
+        raise CheckpointError(f"{path}: unknown setting {odd[0]!r}. Known: {', '.join(known)}.")
+    if document.get("storage", "float32") not in get_args(Storage):
+        raise CheckpointError(f"{path}: storage must be one of {', '.join(get_args(Storage))}")
     if not isinstance(document.get("about", {}), dict):
         raise CheckpointError(f"{path}: 'about' must be a section")
     if document.get("format") != FORMAT:
