@@ -53,10 +53,6 @@ class Corpus:
     def tokens(self, split: SplitName) -> int:
         return sum(shard.tokens for shard in self.of(split))
 
-    def bytes_per_token(self) -> float:
-        shards = self.shards
-        return sum(s.num_bytes for s in shards) / max(1, sum(s.tokens for s in shards))
-
     def read(self, shard: Shard) -> tuple[Ids, Starts]:
         """(ids, where each document starts, the end included)."""
         ids = np.memmap(self.folder / f"{shard.name}.bin", dtype=self.manifest["dtype"], mode="r")

@@ -63,8 +63,11 @@ def decode(
         turn += 1
         at = _candidates(hidden_BL, plans, turn)
         logp_MV = stepper.logp(State(replace(batch, ids_BL=ids_BL), hidden_BL, rank_BL), at)
-        present_BV = _present(ids_BL, ~hidden_BL & (batch.group_BL >= 0), logp_MV.shape[1])
-        sampled_MV = sampling_logp(logp_MV, allowed.at(at), sampling, present_BV[at.rows_M])
+        present_MV = None
+        if sampling.repetition_penalty != 1:
+            known_BL = ~hidden_BL & (batch.group_BL >= 0)
+            present_MV = _present(ids_BL, known_BL, logp_MV.shape[1])[at.rows_M]
+        sampled_MV = sampling_logp(logp_MV, allowed.at(at), sampling, present_MV)
         reveals = []
         for row in at.rows_M.unique().tolist():
             mine = (at.rows_M == row).nonzero()[:, 0]

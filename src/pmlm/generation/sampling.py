@@ -46,7 +46,7 @@ def sampling_logp(logp: Tensor, allowed: Tensor, sampling: Sampling, present: Te
     `present` marks the ids that the repetition penalty falls on.
     """
     x = logp.double()
-    if present is not None and sampling.repetition_penalty != 1:
+    if present is not None:
         x = x - present * math.log(sampling.repetition_penalty)
     x = x.masked_fill(~allowed, -torch.inf)
     if sampling.temperature == 0:

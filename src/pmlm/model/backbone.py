@@ -33,15 +33,6 @@ class Inputs:
     each, which nobody sees but itself. 0: neither is promised."""
     token_types_BL: Tensor | None = None
 
-    def rows(self, index: slice) -> "Inputs":
-        """Some rows of the batch."""
-
-        def pick(x: Tensor | None) -> Tensor | None:
-            return x if x is None or x.shape[0] == 1 else x[index]
-
-        positions = self.positions_BL if self.positions_BL.shape[0] == 1 else self.positions_BL[index]
-        return Inputs(self.ids_BL[index], positions, pick(self.visible_BQK), self.streams, pick(self.token_types_BL))
-
 
 @dataclass(frozen=True)
 class Slots:
@@ -129,10 +120,6 @@ class Backbone(nn.Module):
         if self.input_norm is not None:
             x = self.input_norm(x)
         return self.dropout(x)
-
-    @torch.no_grad()
-    def initialise(self, rng: torch.Generator) -> None:
-        initialise(self, self.config.init_std, rng)
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pmlm.config import from_dict, load_toml, with_overrides
 from pmlm.corpus.rows import RowSettings
@@ -94,7 +94,3 @@ def load_settings(preset: str, overrides: list[str]) -> TrainSettings:
         raise ConfigError(f"no preset {preset!r}. Known: {', '.join(preset_names())}; or give a .toml file.")
     data.setdefault("name", path.stem)
     return from_dict(TrainSettings, with_overrides(data, overrides))
-
-
-def settings_from(data: dict[str, Any]) -> TrainSettings:
-    return from_dict(TrainSettings, data)
