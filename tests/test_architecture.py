@@ -12,9 +12,9 @@ import pmlm
 SOURCE = Path(pmlm.__file__).parent
 LAYERS = [
     {"errors", "config", "runtime", "detokenize"},
-    {"tokenizer", "batch", "model", "masking", "orders", "visibility"},
+    {"tokenizer", "words", "batch", "model", "masking", "orders", "visibility"},
     {"objectives", "likelihood", "generation", "corpus"},
-    {"evaluation", "lm"},
+    {"evaluation", "results", "writer", "lm"},
     {"training", "bench"},
     {"cli"},
 ]
@@ -75,7 +75,7 @@ def test_importing_imports_no_torch(module: str) -> None:
 
 
 def test_the_public_api_is_what_it_says() -> None:
-    assert pmlm.__all__ == ["LM", "Filled", "LanguageModel", "ModelConfig", "PmlmError", "Ranked", "Score", "Tokenizer", "__version__",
+    assert pmlm.__all__ == ["LM", "Filled", "LanguageModel", "ModelConfig", "PmlmError", "Ranked", "Score", "Step", "Stream", "Streamer", "Tokenizer", "__version__",
                             "load", "load_tokenizer", "train_tokenizer"]  # fmt: skip
     for name in pmlm.__all__:
         assert getattr(pmlm, name) is not None

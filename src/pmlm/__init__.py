@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pmlm.errors import PmlmError
-    from pmlm.lm import LM, Filled, Ranked, Score, load
+    from pmlm.lm import LM, Stream, load
     from pmlm.model import LanguageModel, ModelConfig
+    from pmlm.results import Filled, Ranked, Score, Step, Streamer
     from pmlm.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Filled": "pmlm.lm",
+    "Filled": "pmlm.results",
     "LM": "pmlm.lm",
     "LanguageModel": "pmlm.model",
     "ModelConfig": "pmlm.model",
     "PmlmError": "pmlm.errors",
-    "Ranked": "pmlm.lm",
-    "Score": "pmlm.lm",
+    "Ranked": "pmlm.results",
+    "Score": "pmlm.results",
+    "Step": "pmlm.results",
+    "Stream": "pmlm.lm",
+    "Streamer": "pmlm.results",
     "Tokenizer": "pmlm.tokenizer",
     "load": "pmlm.lm",
     "load_tokenizer": "pmlm.tokenizer",
@@ -36,6 +40,9 @@ __all__ = [
     "PmlmError",
     "Ranked",
     "Score",
+    "Step",
+    "Stream",
+    "Streamer",
     "Tokenizer",
     "__version__",
     "load",

@@ -28,8 +28,16 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cu
 
 
 def print_json(document: Any) -> None:
-    plain = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
-    print(json.dumps(document, ensure_ascii=plain, indent=2))
+    print(json.dumps(document, ensure_ascii=_is_plain(), indent=2))
+
+
+def print_json_line(document: Any) -> None:
+    """One document on one line, out at once."""
+    print(json.dumps(document, ensure_ascii=_is_plain(), separators=(",", ":")), flush=True)
+
+
+def _is_plain() -> bool:
+    return (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
 
 
 def talk(message: str, *, quiet: bool) -> None:

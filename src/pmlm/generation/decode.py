@@ -9,15 +9,19 @@ Shapes: B canvases, L slots, M predictions, R roles, V vocabulary.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pmlm.batch import Batch
+from pmlm.errors import ConstraintError
+from pmlm.generation.rules import Rule, allowed_by
 from pmlm.generation.sampling import Sampling, draw_token, sampling_logp
 from pmlm.generation.steppers import State, Stepper
 from pmlm.likelihood import arranged_slots
 from pmlm.model import Slots
 from pmlm.orders import Order, choose
+from pmlm.words import Flags
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,30 @@ class Reveal:
     """The sampler's."""
 
 
-@dataclass(frozen=True)
 class Allowed:
-    """Which ids may come out where: each slot has a role, each role its ids."""
+    """Which ids may come out where: each slot has a role, each role its ids, and rows may have rules of their own."""
 
-    role_BL: Tensor
-    ids_RV: Tensor
+    def __init__(self, role_BL: Tensor, ids_RV: Flags, rules: Sequence[Sequence[Rule]] | None = None) -> None:
+        self.role_BL, self.ids_RV = role_BL, ids_RV
+        self.ids_torch_RV = torch.from_numpy(ids_RV).to(role_BL.device)
+        self.rules = rules if rules is not None and any(rules) else None
 
     def at(self, slots: Slots) -> Tensor:
         """[M, V]"""
-        return self.ids_RV[self.role_BL[slots.rows_M, slots.slots_M]]
+        role_M = self.role_BL[slots.rows_M, slots.slots_M]
+        if self.rules is None:
+            return self.ids_torch_RV[role_M]
+        flags = []
+        for row, slot, role in zip(slots.rows_M.tolist(), slots.slots_M.tolist(), role_M.tolist(), strict=True):
+            found = allowed_by(self.rules[row], slot, self.ids_RV[role])
+            if not found.any():
+                raise ConstraintError(f"no piece may stand at position {slot - 1} under the constraints given")
+            flags.append(found)
+        return torch.from_numpy(np.stack(flags)).to(self.role_BL.device)
+
+    def reveal(self, reveal: Reveal) -> None:
+        for rule in self.rules[reveal.row] if self.rules is not None else ():
+            rule.reveal(reveal.slot, reveal.token)
 
 
 @torch.no_grad()
@@ -76,6 +94,7 @@ def decode(
             reveals.append(Reveal(row, slot, token, float(logp_MV[m, token]), float(sampled_MV[m, token])))
         for r in reveals:
             ids_BL[r.row, r.slot], hidden_BL[r.row, r.slot], rank_BL[r.row, r.slot] = r.token, False, turn
+            allowed.reveal(r)
         yield reveals
 
 

@@ -6,7 +6,8 @@ r"""Templates: plain text with blanks.
 - `\[`, `\_` and `\\` stand for the character itself
 
 A space before a blank belongs to the blank: what fills it starts a word. Without that space the filling goes on
-where the text stopped. A blank at the very beginning starts a word.
+where the text stopped. A blank at the very beginning starts a word. `fox[MASK:3|open]` leaves it to the model: a space
+or a mark may follow, but the word before stays whole.
 """
 
 import itertools
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pmlm.errors import TemplateError
 from pmlm.tokenizer import Tokenizer
 
-_TOKEN = re.compile(r"\\(?P<escaped>[\[_\\])|(?P<word>_{3,})|(?P<open>\[MASK)(?P<rest>(?::[^\]\[]*)?\])?")
+_TOKEN = re.compile(r"\\(?P<escaped>[\[_\\])|(?P<word>_{3,})|(?P<open>\[MASK)(?P<rest>(?:[:|][^\]\[]*)?\])?")
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,11 @@ class Given:
 @dataclass(frozen=True)
 class Blank:
     num_tokens: int | None
-    """None: one word."""
-    starts_word: bool
+    """None: one word of any number of tokens."""
+    starts_word: bool | None
+    """True: with a space; False: without; None: as the model likes, but the word before it is whole."""
+    is_word: bool = False
+    """One word and nothing else."""
 
 
 Segment = Given | Blank
@@ -48,52 +52,71 @@ class Template:
 
 def parse_template(source: str) -> Template:
     """Raises TemplateError with the place of what is wrong."""
-    parts: list[str | int | None] = [""]  # texts, and blanks as their number of tokens
-    end = 0
+    texts, blanks, end = [""], list[_Mark](), 0
     for match in _TOKEN.finditer(source):
-        parts = _append_text(parts, source[end : match.start()])
+        texts[-1] += source[end : match.start()]
         if match["escaped"]:
-            parts = _append_text(parts, match["escaped"])
+            texts[-1] += match["escaped"]
         else:
-            parts += [None if match["word"] else _blank_size(source, match), ""]
+            blanks.append(_Mark(None, is_open=False) if match["word"] else _read_blank(source, match))
+            texts.append("")
         end = match.end()
-    parts = _append_text(parts, source[end:])
-    return Template(tuple(_place_spaces(parts)))
+    texts[-1] += source[end:]
+    return Template(tuple(_place_spaces(texts, blanks)))
 
 
-def _append_text(parts: list[str | int | None], text: str) -> list[str | int | None]:
-    return [*parts[:-1], f"{parts[-1]}{text}"]
+@dataclass(frozen=True)
+class _Mark:
+    """A blank as it is written."""
+
+    num_tokens: int | None
+    is_open: bool
 
 
-def _blank_size(source: str, match: re.Match[str]) -> int:
+def _read_blank(source: str, match: re.Match[str]) -> _Mark:
+    written = source[match.start() : match.end()]
     if match["rest"] is None:
         raise TemplateError(
             f"the blank that opens at character {match.start()} is not closed: write [MASK], [MASK:20], or \\[ for a "
             "bracket"
         )
-    size = match["rest"].removeprefix(":").removesuffix("]")
-    if match["rest"] == "]":
-        return 1
-    if not re.fullmatch(r"[0-9]{1,6}", size) or int(size) < 1:
-        raise TemplateError(
-            f"a blank takes a whole number of tokens from 1 on, got {source[match.start() : match.end()]!r}"
-        )
-    return int(size)
+    size, *options = match["rest"].removesuffix("]").split("|")
+    if unknown := [option for option in options if option != "open"]:
+        raise TemplateError(f"unknown option {unknown[0]!r} in {written!r}. Known: open.")
+    if size and (not re.fullmatch(r":[0-9]{1,6}", size) or int(size[1:]) < 1):
+        raise TemplateError(f"a blank takes a whole number of tokens from 1 on, got {written!r}")
+    return _Mark(int(size[1:]) if size else 1, "open" in options)
 
 
-def _place_spaces(parts: list[str | int | None]) -> Iterator[Segment]:
+def _place_spaces(texts: list[str], marks: list[_Mark]) -> Iterator[Segment]:
     """Give each blank the space before it; drop texts that are empty then."""
-    texts, sizes = parts[0::2], parts[1::2]
     for i, text in enumerate(texts):
-        assert isinstance(text, str)
-        is_last = i == len(sizes)
+        is_last = i == len(marks)
         lends = not is_last and text.endswith(" ") and not (i == 0 and text == " ")
         if given := text[:-1] if lends else text:
             yield Given(given)
         if not is_last:
-            size = sizes[i]
-            assert not isinstance(size, str)
-            yield Blank(size, lends or (i == 0 and not text))
+            starts_word: bool | None = lends or (i == 0 and not text)
+            if marks[i].is_open and not starts_word:
+                starts_word = None
+            yield Blank(marks[i].num_tokens, starts_word, is_word=marks[i].num_tokens is None)
+
+
+_SPECIAL = re.compile(r"\[(?=MASK)|\\(?=[\[_\\]|$)|^_|_$|_(?=_)|(?<=_)_")
+
+
+def template_source(template: Template) -> str:
+    """A template as a person would write it; `parse_template` reads it back."""
+    written = ""
+    for segment in template.segments:
+        if isinstance(segment, Given):
+            written += _SPECIAL.sub(r"\\\g<0>", segment.text)
+            continue
+        space = " " if segment.starts_word and written else ""
+        size = "" if segment.num_tokens == 1 else f":{segment.num_tokens}"
+        is_open = "|open" if segment.starts_word is None else ""
+        written += space + ("___" if segment.is_word else f"[MASK{size}{is_open}]")
+    return written
 
 
 @dataclass(frozen=True)
@@ -148,8 +171,9 @@ class _Cutter:
             if text.startswith(segment.text, at):
                 yield at + len(segment.text)
             return
-        with_space = segment.starts_word and at > 0
-        if (text[at : at + 1] != " ") if with_space else text[at : at + 1].isspace():
+        with_space = segment.starts_word is True and at > 0
+        is_spaced = text[at : at + 1].isspace()
+        if (text[at : at + 1] != " ") if with_space else is_spaced and segment.starts_word is not None:
             return
         is_last = number == len(self.segments) - 1
         ends = [len(text)] if is_last else range(at + 1 + with_space, len(text) + 1)

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from pmlm.training.job import Pretraining
 from pmlm.training.resume import keep_latest, load_state, save_state, step_folders
 from pmlm.training.settings import TrainSettings, model_config
 from pmlm.training.trainer import StepReport, Trainer
+from pmlm.words import WordTable, count_words
 
 CHECKPOINTS, MODEL, METRICS, SETTINGS = "checkpoints", "model", "metrics.jsonl", "settings.json"
 
@@ -182,7 +184,12 @@ class Run:
             "heldout_bits_per_byte": round(self.best[0], 4),
         }
         card = f"# {self.settings.name}\n\n{self.settings.about}\n\n```json\n{json.dumps(about, indent=2)}\n```\n"
-        LM(model, self.corpus.tokenizer, about, None).save(self.folder / MODEL, card=card)
+        LM(model, self.corpus.tokenizer, about, None, self._words).save(self.folder / MODEL, card=card)
+
+    @cached_property
+    def _words(self) -> WordTable:
+        """What the training text says of neighbouring pieces: it goes with the model."""
+        return count_words((self.corpus.read(shard)[0] for shard in self.corpus.of("train")), self.corpus.tokenizer)
 
     def _save(self) -> Saved:
         folder = self.folder / CHECKPOINTS
