@@ -12,11 +12,11 @@ import torch
 
 from pmlm.corpus.framing import row_batch
 from pmlm.errors import ConstraintError, DataError, OrderError, TemplateError
-from pmlm.generation.automata import TokenAutomaton, over_pieces, spellings, without_words
+from pmlm.generation.automata import TokenAutomaton, over_pieces, without_words
 from pmlm.generation.canvas import Canvas, allowed_pieces, canvas_text, make_canvas
 from pmlm.generation.decode import Allowed, Reveal, decode
 from pmlm.generation.lengths import PLAIN_LENGTH_LOGP, choose_lengths
-from pmlm.generation.rules import AutomatonRule, NeighbourRule, Neighbours, Rule, ending_nowhere, word_neighbours
+from pmlm.generation.rules import ChainRule, NeighbourRule, Neighbours, Rule, Span, word_neighbours
 from pmlm.generation.sampling import Sampling
 from pmlm.generation.steppers import make_stepper
 from pmlm.generation.template import Given, Template, parse_template, template_source
@@ -120,21 +120,15 @@ class Writer:
         if settings.ban:
             pieces = self.tokenizer.running_bytes
             automaton = over_pieces(without_words(settings.ban), pieces)
-            if relation is not None:  # a banned word that is one piece: both rules then agree on it
-                banned = {variant.encode() for word in settings.ban for variant in spellings(word)}
-                relation = ending_nowhere(relation, [i for i, p in enumerate(pieces) if p.removeprefix(b" ") in banned])
 
         def rules_of(canvas: Canvas) -> list[Rule]:
-            rules: list[Rule] = []
             row = (canvas.row.ids, canvas.row.maskable, canvas.role)
-            if relation is not None:
-                rules.append(NeighbourRule(relation, *row))
-            if automaton is not None:
-                rule = AutomatonRule(automaton, *row, self.ids_RV)
-                if not rule.is_possible:
-                    raise ConstraintError("the template itself has a banned word")
-                rules.append(rule)
-            return rules
+            if automaton is None:
+                return [] if relation is None else [NeighbourRule(relation, *row)]
+            rule = ChainRule(relation, [Span(0, len(canvas.row.ids), automaton)], *row, self.ids_RV)
+            if rule.first_impossible is not None:
+                raise ConstraintError("the template itself has a banned word")
+            return [rule]
 
         return rules_of
 

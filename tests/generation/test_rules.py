@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pmlm.errors import ConfigError, ConstraintError
 from pmlm.generation.automata import over_pieces, without_words
 from pmlm.generation.canvas import Role, allowed_pieces
-from pmlm.generation.rules import AutomatonRule, NeighbourRule, Neighbours, Rule, word_neighbours
+from pmlm.generation.regex import compile_regex
+from pmlm.generation.rules import ChainRule, NeighbourRule, Neighbours, Rule, Span, word_neighbours
 from pmlm.tokenizer import Tokenizer, train_tokenizer
 from pmlm.words import PieceKinds, WordTable, count_words
 from test_lm import TOKENIZER, make_lm
@@ -84,8 +85,13 @@ PIECES = [b"", b" a", b"b", b" ab", b".", b" b"]
 def test_automata_allow_exactly_what_can_be_completed(words, row, data) -> None:
     roles = np.stack([flags(1, 2, 3, 4, 5, size=6)])
     hidden = [token is None for token in row]
-    rule = AutomatonRule(
-        over_pieces(without_words(words), PIECES), [t or 0 for t in row], hidden, [0] * len(row), roles
+    rule = ChainRule(
+        None,
+        [Span(0, len(row), over_pieces(without_words(words), PIECES))],
+        [t or 0 for t in row],
+        hidden,
+        [0] * len(row),
+        roles,
     )
 
     def is_clean(filled: tuple[int, ...]) -> bool:
@@ -96,7 +102,7 @@ def test_automata_allow_exactly_what_can_be_completed(words, row, data) -> None:
     while True:
         options = [range(1, 6) if token is None else [token] for token in row]
         completions = [filled for filled in itertools.product(*options) if is_clean(filled)]
-        assert rule.is_possible == bool(completions)
+        assert (rule.first_impossible is None) == bool(completions)
         if None not in row or not completions:
             return
         slot = data.draw(st.sampled_from([i for i, token in enumerate(row) if token is None]))
@@ -106,6 +112,69 @@ def test_automata_allow_exactly_what_can_be_completed(words, row, data) -> None:
         assert set(np.flatnonzero(found & roles[0]).tolist()) == expected
         row[slot] = data.draw(st.sampled_from(sorted(expected)))
         rule.reveal(slot, row[slot])
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    pairs=st.lists(st.tuples(st.integers(1, 5), st.sampled_from([2, 4])), max_size=6),
+    ends=st.lists(st.integers(1, 5), max_size=5, unique=True),
+    pattern=st.sampled_from([" ?a.*", ".*b", "( ab?)+", ".{3}", "( a| b)*[.]", ".*"]),
+    row=st.lists(st.one_of(st.none(), st.none(), st.integers(1, 5)), min_size=1, max_size=4),
+    data=st.data(),
+)
+def test_spans_and_neighbours_together_allow_exactly_what_can_be_completed(pairs, ends, pattern, row, data) -> None:
+    """Spaces: 1, 3, 5; marks and letters without a space: 2, 4. The span lies anywhere in the row."""
+    spaced = flags(1, 3, 5, size=6)
+    kinds = PieceKinds(spaced, ~spaced, flags(size=6), flags(size=6), flags(size=6))
+    table = WordTable(flags(*ends, size=6), np.array(pairs, dtype=np.int64).reshape(-1, 2), (1,))
+    roles = np.stack([flags(1, 2, 3, 4, 5, size=6)])
+    relation = Neighbours(kinds, table, roles)
+    start = data.draw(st.integers(0, len(row) - 1))
+    end = data.draw(st.integers(start + 1, len(row)))
+    hidden = [token is None for token in row]
+    automaton = over_pieces(compile_regex(pattern), PIECES)
+    rule = ChainRule(relation, [Span(start, end, automaton)], [t or 0 for t in row], hidden, [0] * len(row), roles)
+    row = list(row)
+
+    def fits(filled: tuple[int, ...]) -> bool:
+        text = b"".join(PIECES[i] for i in filled[start:end]).decode()
+        return bool(re.fullmatch(pattern, text)) and all(
+            relation._after(flags(a, size=6))[b]
+            for i, (a, b) in enumerate(itertools.pairwise(filled))
+            if hidden[i] or hidden[i + 1]
+        )
+
+    while None in row:
+        options = [range(1, 6) if token is None else [token] for token in row]
+        completions = [filled for filled in itertools.product(*options) if fits(filled)]
+        if not completions:
+            return
+        slot = data.draw(st.sampled_from([i for i, token in enumerate(row) if token is None]))
+        expected = {filled[slot] for filled in completions}
+        found = rule.allowed(slot)
+        assert found is not None
+        assert set(np.flatnonzero(found & roles[0]).tolist()) == expected
+        row[slot] = data.draw(st.sampled_from(sorted(expected)))
+        rule.reveal(slot, row[slot])
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a*", "(ab|a)*b?", "[a-c]{2,3}x", "a{2,}b", r"\d+\.\d*", "[^ab]c", "a.b", "(?:ab)+", "é?a", r"\w+ \w+", "[]a]b"]
+)  # fmt: skip
+def test_expressions_match_what_re_matches(pattern: str) -> None:
+    automaton, expression = compile_regex(pattern), re.compile(pattern)
+    for size in range(5):
+        for letters in itertools.product("abc1.x é]", repeat=size):
+            text = "".join(letters)
+            assert automaton.accepts(text.encode()) == bool(expression.fullmatch(text)), text
+
+
+@pytest.mark.parametrize(
+    "bad", ["(a", "a)", "[a", "*a", "a{2", "a{3,2}", "a{0}", "\\", r"\q", "a{1,999}", "[é]", "[z-a]"]
+)
+def test_expressions_that_cannot_be_read_are_refused(bad: str) -> None:
+    with pytest.raises(ConstraintError, match="regular expression"):
+        compile_regex(bad)
 
 
 def test_banned_words_are_banned_in_any_case_and_only_as_words() -> None:

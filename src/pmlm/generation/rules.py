@@ -5,9 +5,9 @@ other hidden slot of the row. Both kinds are exact for themselves, in every orde
 from the right over what is unknown:
 
 - `NeighbourRule`: which piece may stand beside which (whole words, from a `WordTable`);
-- `AutomatonRule`: the row's text must be accepted by an automaton (pmlm.generation.automata).
+- `ChainRule`: spans of the row must be accepted by automata (pmlm.generation.automata), with whole words or without.
 
-Two rules together are only checked one by one, so a row can, rarely, be driven into a corner.
+Several rules are asked one by one, so a row can, rarely, be driven into a corner by two of them.
 
 Shapes: L slots, V vocabulary, Q states, R roles.
 """
@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from pmlm.generation.automata import TokenAutomaton
+from pmlm.generation.automata import REFUSED, TokenAutomaton
 from pmlm.tokenizer import Tokenizer
 from pmlm.words import Flags, PieceKinds, WordTable
 
@@ -76,6 +77,10 @@ class Neighbours:
             one.beside[forward] = self._after(one.flags_V) if forward else self._before(one.flags_V)
         return one.beside[forward]
 
+    def beside_flags(self, flags_V: Flags, *, forward: bool) -> Flags:
+        """The same for a set that is not interned yet; the empty set has nothing beside it."""
+        return self.beside(self._intern(flags_V), forward=forward) if flags_V.any() else flags_V
+
     def _after(self, flags_V: Flags) -> Flags:
         kinds, ends_V = self.kinds, self.table.ends_V
         left_P, right_P = self.table.pairs_P2.T
@@ -114,13 +119,6 @@ def word_neighbours(tokenizer: Tokenizer, table: WordTable, ids_RV: Flags) -> Ne
     ends_V, spaced_V, closed_V = table.ends_V.copy(), kinds.spaced_V.copy(), kinds.closed_V.copy()
     ends_V[tokenizer.start_id] = closed_V[tokenizer.start_id] = spaced_V[tokenizer.end_id] = True
     return Neighbours(replace(kinds, spaced_V=spaced_V, closed_V=closed_V), replace(table, ends_V=ends_V), ids_RV)
-
-
-def ending_nowhere(relation: Neighbours, pieces: Sequence[int]) -> Neighbours:
-    """The same relation, but for pieces that may no longer be the end of a word."""
-    ends_V = relation.table.ends_V.copy()
-    ends_V[list(pieces)] = False
-    return Neighbours(relation.kinds, replace(relation.table, ends_V=ends_V), relation.ids_RV)
 
 
 class NeighbourRule:
@@ -171,62 +169,156 @@ class NeighbourRule:
             self.from_right[s] = new
 
 
-class AutomatonRule:
-    """The row must be accepted by an automaton over its pieces."""
+@dataclass(frozen=True)
+class Span:
+    """Slots whose text must be accepted by an automaton: from `start` to before `end`."""
+
+    start: int
+    end: int
+    automaton: TokenAutomaton
+
+
+class ChainRule:
+    """The text of each span is accepted by its automaton and, with a relation, every two neighbours are a pair of it.
+
+    Both at once and exactly: what is kept for each slot are the pairs of an automaton's state after it and the piece
+    at it that can be reached from the left, and those from which the rest can be filled. Outside the spans there is
+    but one state. As for `NeighbourRule`, given text is not judged by the relation.
+    """
 
     def __init__(
         self,
-        automaton: TokenAutomaton,
+        relation: Neighbours | None,
+        spans: Sequence[Span],
         ids: Sequence[int],
         hidden: Sequence[bool],
         role: Sequence[int],
         ids_RV: Flags,
     ) -> None:
-        self.automaton, self.ids, self.hidden = automaton, list(ids), list(hidden)
-        self.role, self.reach_RQQ = role, automaton.reach(ids_RV)
-        size = len(ids) + 1
-        self.left = np.zeros((size, automaton.num_states), dtype=bool)  # states possible before slot s
-        self.right = np.zeros((size, automaton.num_states), dtype=bool)  # states before slot s that can be accepted
-        self.left[0, automaton.start] = True
-        self.right[-1] = automaton.accepts_Q
-        self._sweep_right(0)
-        self._sweep_left(len(ids))
+        self.relation, self.ids, self.hidden, self.role, self.ids_RV = relation, list(ids), list(hidden), role, ids_RV
+        self.span_of = [-1] * len(ids)
+        for number, span in enumerate(spans):
+            self.span_of[span.start : span.end] = [number] * (span.end - span.start)
+        self.spans, self.is_ours = spans, list(hidden)
+        nowhere = np.zeros((1, ids_RV.shape[1]), dtype=bool)
+        self.from_left: list[Flags] = [nowhere] * len(ids)
+        self.from_right: list[Flags] = [nowhere] * len(ids)
+        for s in range(len(ids)):
+            self.from_left[s] = self._left(s)
+        for s in reversed(range(len(ids))):
+            self.from_right[s] = self._right(s)
 
     @property
-    def is_possible(self) -> bool:
-        return bool((self.left[0] & self.right[0]).any())
+    def first_impossible(self) -> int | None:
+        """The first slot at which nothing can stand; None where everything can be filled."""
+        if bool((self.from_left[-1] & self.from_right[-1]).any()):
+            return None
+        return next(s for s, flags in enumerate(self.from_left) if not flags.any() or s == len(self.ids) - 1)
 
     def allowed(self, slot: int) -> Flags | None:
-        states = np.flatnonzero(self.left[slot])
-        good_QV = self.right[slot + 1][self.automaton.next_QV[states]]
-        allowed: Flags = good_QV.any(axis=0)
-        return allowed
+        reached_QV = self._reached(slot)
+        if (automaton := self._automaton(slot)) is None:
+            found: Flags = reached_QV[0] & self.from_right[slot][0]
+        else:
+            rest_QV = np.take_along_axis(self.from_right[slot], automaton.next_QV, axis=0)
+            found = _any_row(reached_QV & rest_QV)
+        return found
 
     def reveal(self, slot: int, token: int) -> None:
         self.ids[slot], self.hidden[slot] = token, False
-        self._sweep_right(slot)
-        self._sweep_left(slot + 1)
+        for s in range(slot, len(self.ids)):
+            new = self._left(s)
+            if s > slot and np.array_equal(new, self.from_left[s]):
+                break
+            self.from_left[s] = new
+        for s in range(slot - 1, -1, -1):
+            new = self._right(s)
+            if np.array_equal(new, self.from_right[s]):
+                break
+            self.from_right[s] = new
 
-    def _sweep_right(self, first: int) -> None:
-        for s in range(first, len(self.ids)):
-            new = np.zeros_like(self.left[s])
-            if self.hidden[s]:
-                new = self.reach_RQQ[self.role[s]][self.left[s]].any(axis=0)
-            else:
-                new[self.automaton.next_QV[self.left[s], self.ids[s]]] = True
-            if s > first and np.array_equal(new, self.left[s + 1]):
-                return
-            self.left[s + 1] = new
+    def _automaton(self, slot: int) -> TokenAutomaton | None:
+        return self.spans[self.span_of[slot]].automaton if self.span_of[slot] >= 0 else None
 
-    def _sweep_left(self, last: int) -> None:
-        for s in range(last - 1, -1, -1):
-            if self.hidden[s]:
-                new = self.reach_RQQ[self.role[s]][:, self.right[s + 1]].any(axis=1)
-            else:
-                new = self.right[s + 1][self.automaton.next_QV[:, self.ids[s]]]
-            if s < last - 1 and np.array_equal(new, self.right[s]):
-                return
-            self.right[s] = new
+    def _own(self, slot: int) -> Flags:
+        if self.hidden[slot]:
+            own: Flags = self.ids_RV[self.role[slot]]
+            return own
+        known = np.zeros(self.ids_RV.shape[1], dtype=bool)
+        known[self.ids[slot]] = True
+        return known
+
+    def _accepted(self, slot: int) -> npt.NDArray[np.bool_]:
+        """[Q] the states after a slot in which its span may end there."""
+        automaton = self._automaton(slot)
+        return np.ones(1, dtype=bool) if automaton is None else automaton.accepts_Q
+
+    def _goes_on(self, slot: int) -> bool:
+        """Whether a slot is in the same span as the one before it."""
+        return slot > 0 and self.span_of[slot] == self.span_of[slot - 1]
+
+    def _reached(self, slot: int) -> Flags:
+        """[Q, V] by the state before a slot: which pieces may stand there, seen from the left."""
+        automaton = self._automaton(slot)
+        own_V = self._own(slot)
+        if slot == 0:
+            before_QV, entry = np.ones((1, len(own_V)), dtype=bool), True
+        else:
+            left_QV, entry = self.from_left[slot - 1], not self._goes_on(slot)
+            before_QV = _any_row(left_QV[self._accepted(slot - 1)])[None] if entry else left_QV
+        reached_QV = self._neighbours(before_QV, slot - 1, forward=True) & own_V
+        if not reached_QV.any():  # the text around leaves no way: here its side is not asked
+            reached_QV = _rows_with_any(before_QV) & own_V
+        if automaton is None or not entry:
+            return reached_QV
+        placed = np.zeros((automaton.num_states, len(own_V)), dtype=bool)
+        placed[automaton.start] = reached_QV[0]
+        return placed
+
+    def _left(self, slot: int) -> Flags:
+        """[Q, V] states after a slot with the piece at it, reachable from the left."""
+        reached_QV, automaton = self._reached(slot), self._automaton(slot)
+        if automaton is None:
+            return reached_QV
+        after_QV = np.zeros_like(reached_QV)
+        states, pieces = np.nonzero(reached_QV)
+        after_QV[automaton.next_QV[states, pieces], pieces] = True
+        after_QV[REFUSED] = False
+        return after_QV
+
+    def _right(self, slot: int) -> Flags:
+        """[Q, V] states after a slot with the piece at it, from which the rest can be filled."""
+        accepted_Q = self._accepted(slot)
+        size = self.ids_RV.shape[1]
+        if slot == len(self.ids) - 1:
+            return np.repeat(accepted_Q[:, None], size, axis=1)
+        automaton, rest_QV = self._automaton(slot + 1), self.from_right[slot + 1]
+        if automaton is not None:
+            rest_QV = np.take_along_axis(rest_QV, automaton.next_QV, axis=0)
+        stays = self._goes_on(slot + 1)
+        if not stays:
+            rest_QV = rest_QV[[0 if automaton is None else automaton.start]]
+        rest_QV = rest_QV & self._own(slot + 1)
+        before_QV = self._neighbours(rest_QV, slot, forward=False)
+        if not before_QV.any():
+            before_QV = np.repeat(_rows_with_any(rest_QV), size, axis=1)
+        return before_QV if stays else accepted_Q[:, None] & before_QV
+
+    def _neighbours(self, flags_QV: Flags, left: int, *, forward: bool) -> Flags:
+        """[Q, V] what may stand beside some piece of each row; `left` is the first slot of the pair."""
+        if self.relation is None or left < 0 or not (self.is_ours[left] or self.is_ours[left + 1]):
+            return np.repeat(_rows_with_any(flags_QV), flags_QV.shape[1], axis=1)
+        return np.stack([self.relation.beside_flags(flags_V, forward=forward) for flags_V in flags_QV])
+
+
+def _any_row(flags_QV: Flags) -> Flags:
+    """[V]"""
+    return np.asarray(flags_QV.any(axis=0))
+
+
+def _rows_with_any(flags_QV: Flags) -> Flags:
+    """[Q, 1]"""
+    return np.asarray(flags_QV.any(axis=1))[:, None]
 
 
 def allowed_by(rules: Sequence[Rule], slot: int, role_V: Flags) -> Flags:
