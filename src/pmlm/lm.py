@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from pmlm.corpus.framing import Row, frame, row_batch
-from pmlm.errors import ConfigError, DataError, OrderError, RunError, TemplateError
+from pmlm.errors import ConfigError, ConstraintError, DataError, OrderError, RunError, TemplateError
 from pmlm.generation.decode import Reveal
 from pmlm.generation.layouts import scatter
 from pmlm.generation.sampling import Sampling
@@ -33,7 +33,7 @@ from pmlm.results import Filled, Ranked, Score, Step, Streamer
 from pmlm.runtime import draw_seed, generator, pick_device
 from pmlm.tokenizer import Tokenizer, load_tokenizer
 from pmlm.words import WordTable, load_words, save_words
-from pmlm.writer import NO_BLANK, Writer, WriteSettings, Writing, check_text
+from pmlm.writer import CORNERED, MOST_ATTEMPTS, NO_BLANK, Writer, WriteSettings, check_text
 
 
 class FillOptions(TypedDict, total=False):
@@ -50,19 +50,45 @@ class FillOptions(TypedDict, total=False):
     """No word is left half-written (the default, for models that come with a table of words)."""
     ban: str | Sequence[str]
     """Words that must not be written."""
+    must: str | Sequence[str]
+    """Words that must appear; the model chooses where."""
+    num_words: int | None
+    """How many words the whole text has."""
+
+
+def _listed(words: str | Sequence[str]) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else tuple(words)
 
 
 _SAMPLING = tuple(f.name for f in fields(Sampling))
 
 
 class Stream:
-    """A text that is being written: iterate over its steps; `result` is there once they are done."""
+    """A text that is being written: iterate over its steps; `result` is there once they are done.
 
-    def __init__(self, writer: Writer, writing: Writing) -> None:
-        self.draft = writer.draft(writing.canvases[0])
-        self._writer, self._writing = writer, writing
+    Where several constraints drive it into a corner it is begun anew, with steps counted from 1 again.
+    """
+
+    def __init__(self, writer: Writer, template: str | Template, seed: int, settings: WriteSettings) -> None:
+        self._writer, self._template, self._seed, self._settings = writer, template, seed, settings
+        self._attempts = 0
+        self._begin()
+        self._steps = self._all_steps()
+
+    def _begin(self) -> None:
+        self._writing = self._writer.start([self._template], [self._seed], self._settings, self._attempts)
+        self.draft = self._writer.draft(self._writing.canvases[0])
         self._reveals: list[Reveal] = []
-        self._steps = writer.steps(writing, 0, self._keep())
+
+    def _all_steps(self) -> Iterator[Step]:
+        while True:
+            yield from self._writer.steps(self._writing, 0, self._keep())
+            if self._is_done():
+                return
+            self._attempts += 1
+            if self._attempts == MOST_ATTEMPTS:
+                raise ConstraintError(CORNERED)
+            self._begin()
 
     def _keep(self) -> Iterator[Reveal]:
         for turn in self._writing.turns:
@@ -70,14 +96,17 @@ class Stream:
                 self._reveals.append(reveal)
                 yield reveal
 
+    def _is_done(self) -> bool:
+        return self._writing.is_done(0, len(self._reveals))
+
     def __iter__(self) -> Iterator[Step]:
         return self._steps
 
     @property
     def result(self) -> Filled:
-        if len(self._reveals) < len(self._writing.canvases[0].hidden):
+        if not self._is_done():
             raise RunError("the text is not finished: iterate over the stream to its end, or call finish()")
-        return self._writer.filled(self._writing, self._reveals)[0]
+        return self._writer.filled(self._writing, 0, self._reveals)
 
     def finish(self) -> Filled:
         """Write the rest."""
@@ -201,8 +230,7 @@ class LM:
 
     def stream(self, template: str | Template, *, seed: int | None = None, **options: Unpack[FillOptions]) -> "Stream":
         """As `fill`, a step at a time: iterate over it, then ask for its `result`."""
-        seeds = [draw_seed() if seed is None else seed]
-        return Stream(self.writer, self.writer.start([template], seeds, self._settings(options)))
+        return Stream(self.writer, template, draw_seed() if seed is None else seed, self._settings(options))
 
     def fill_batch(
         self,
@@ -215,8 +243,7 @@ class LM:
         seeds = [draw_seed() for _ in templates] if seeds is None else list(seeds)
         if len(seeds) != len(templates):
             raise DataError(f"{len(templates)} templates need as many seeds, got {len(seeds)}")
-        writing = self.writer.start(templates, seeds, self._settings(options))
-        return self.writer.filled(writing, [reveal for turn in writing.turns for reveal in turn])
+        return self.writer.write(templates, seeds, self._settings(options))
 
     def scatter(self, words: str, length: int, *, seed: int) -> str:
         """A template with the words, in their order, at random places of a canvas of `length` tokens."""
@@ -246,13 +273,14 @@ class LM:
         if unknown := sorted(options.keys() - known.keys()):
             raise TypeError(f"unknown option {unknown[0]!r}. Known: {', '.join(known)}.")
         drawn = {name: options[name] for name in _SAMPLING if name in options}  # type: ignore[literal-required]
-        ban = options.get("ban", ())
         return WriteSettings(
             order=to_order(options.get("order", "random")),
             visibility=check_visibility(options.get("visibility"), self.model.config),
             sampling=Sampling(**drawn),
             whole_words=options.get("whole_words", True),
-            ban=(ban,) if isinstance(ban, str) else tuple(ban),
+            ban=_listed(options.get("ban", ())),
+            must=_listed(options.get("must", ())),
+            num_words=options.get("num_words"),
         )
 
     def save(self, folder: str | Path, *, card: str = "", storage: str = "float32") -> None:

@@ -12,14 +12,16 @@ import torch
 
 from pmlm.corpus.framing import row_batch
 from pmlm.errors import ConstraintError, DataError, OrderError, TemplateError
-from pmlm.generation.automata import TokenAutomaton, over_pieces, without_words
+from pmlm.generation.automata import TokenAutomaton, over_pieces
 from pmlm.generation.canvas import Canvas, allowed_pieces, canvas_text, make_canvas
+from pmlm.generation.constraints import blank_automaton, text_automaton
 from pmlm.generation.decode import Allowed, Reveal, decode
-from pmlm.generation.lengths import PLAIN_LENGTH_LOGP, choose_lengths
+from pmlm.generation.lengths import PLAIN_WORD_LOGP, choose_lengths
+from pmlm.generation.placement import place_words
 from pmlm.generation.rules import ChainRule, NeighbourRule, Neighbours, Rule, Span, word_neighbours
 from pmlm.generation.sampling import Sampling
 from pmlm.generation.steppers import make_stepper
-from pmlm.generation.template import Given, Template, parse_template, template_source
+from pmlm.generation.template import Blank, Given, Template, parse_template, template_source
 from pmlm.likelihood import check_order, hidden_logp
 from pmlm.model import LanguageModel, Slots, Visibility
 from pmlm.orders import Order, arrange
@@ -28,6 +30,10 @@ from pmlm.runtime import generator
 from pmlm.tokenizer import Tokenizer
 from pmlm.words import Flags, WordTable
 
+MOST_ATTEMPTS = 20
+CORNERED = (
+    f"no text was found that satisfies all constraints together in {MOST_ATTEMPTS} attempts: ask for less at once"
+)
 NO_BLANK = "the template has no blank: write [MASK], [MASK:3] or ___ where a token is wanted"
 
 
@@ -42,6 +48,10 @@ class WriteSettings:
     """No word is left half-written; for models that come with a table of words."""
     ban: tuple[str, ...] = ()
     """Words that must not be written."""
+    must: tuple[str, ...] = ()
+    """Words that must appear; the model chooses where."""
+    num_words: int | None = None
+    """How many words the whole text has."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,9 @@ class Writing:
     seeds: list[int]
     settings: WriteSettings
     turns: Iterator[list[Reveal]]
+
+    def is_done(self, row: int, reveals: int) -> bool:
+        return reveals == len(self.canvases[row].hidden)
 
 
 class Writer:
@@ -66,14 +79,16 @@ class Writer:
     def neighbours(self) -> Neighbours | None:
         return None if self.words is None else word_neighbours(self.tokenizer, self.words, self.ids_RV)
 
-    def start(self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings) -> Writing:
+    def start(
+        self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings, attempt: int = 0
+    ) -> Writing:
         """Check everything, then begin; each canvas is written as if it were alone, from its own seed."""
         check_order(settings.order, settings.visibility)
         if not templates:
             raise DataError("there is no template to fill")
         rules_of = self._rule_maker(settings)
         parsed = [read_template(template) for template in templates]
-        canvases = [self._canvas(t, seed, settings) for t, seed in zip(parsed, seeds, strict=True)]
+        canvases = [self._canvas(t, seed, settings, attempt) for t, seed in zip(parsed, seeds, strict=True)]
         rules = [rules_of(canvas) for canvas in canvases]
         batch = row_batch([canvas.row for canvas in canvases], self.tokenizer).to(self.model.device)
         role_BL = torch.zeros_like(batch.ids_BL)
@@ -86,11 +101,30 @@ class Writer:
             Allowed(role_BL, self.ids_RV, rules),
             [order] * len(canvases),
             settings.sampling,
-            [generator(seed, "decode", 0) for seed in seeds],
+            [generator(seed, "decode", attempt) for seed in seeds],
         )
         return Writing(canvases, list(seeds), settings, turns)
 
-    def _canvas(self, template: Template, seed: int, settings: WriteSettings) -> Canvas:
+    def write(self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings) -> list[Filled]:
+        """Everything at once. A text that two constraints drive into a corner is begun anew, a few times."""
+        found: dict[int, Filled] = {}
+        for attempt in range(MOST_ATTEMPTS):
+            left = [i for i in range(len(templates)) if i not in found]
+            if not left and templates:
+                break
+            writing = self.start([templates[i] for i in left], [seeds[i] for i in left], settings, attempt)
+            by_row: list[list[Reveal]] = [[] for _ in left]
+            for turn in writing.turns:
+                for reveal in turn:
+                    by_row[reveal.row].append(reveal)
+            for row, i in enumerate(left):
+                if writing.is_done(row, len(by_row[row])):
+                    found[i] = self.filled(writing, row, by_row[row])
+        if len(found) < len(templates):
+            raise ConstraintError(CORNERED)
+        return [found[i] for i in range(len(templates))]
+
+    def _canvas(self, template: Template, seed: int, settings: WriteSettings, attempt: int = 0) -> Canvas:
         if not template.blanks:
             raise TemplateError(NO_BLANK)
         if settings.visibility == "causal" and any(
@@ -103,8 +137,20 @@ class Writer:
                 self.model,
                 self.tokenizer,
                 settings.visibility,
-                PLAIN_LENGTH_LOGP if self.words is None else self.words.length_logp,
-                generator(seed, "lengths", 0),
+                PLAIN_WORD_LOGP if self.words is None else self.words.length_logp,
+                generator(seed, "lengths", attempt),
+                greedy=settings.sampling.temperature == 0,
+            )
+        if settings.must:
+            if settings.visibility == "causal":
+                raise OrderError("a left-to-right model cannot write towards a word that must appear")
+            template = place_words(
+                template,
+                settings.must,
+                self.model,
+                self.tokenizer,
+                settings.visibility,
+                generator(seed, "places", attempt),
                 greedy=settings.sampling.temperature == 0,
             )
         canvas = make_canvas(template, self.tokenizer, self.model.config.max_length)
@@ -116,33 +162,48 @@ class Writer:
     def _rule_maker(self, settings: WriteSettings) -> Callable[[Canvas], list[Rule]]:
         """What is looked up once for all canvases of a call."""
         relation = self.neighbours if settings.whole_words else None
-        automaton: TokenAutomaton | None = None
-        if settings.ban:
-            pieces = self.tokenizer.running_bytes
-            automaton = over_pieces(without_words(settings.ban), pieces)
+        pieces = self.tokenizer.running_bytes
+        wish = text_automaton(settings.ban, settings.num_words)
+        whole = None if wish is None else over_pieces(wish, pieces)
+        of_blank: dict[Blank, TokenAutomaton] = {}
+
+        def spans(canvas: Canvas) -> list[Span]:
+            found = []
+            for segment, (start, end) in zip(canvas.template.segments, canvas.spans, strict=True):
+                if isinstance(segment, Blank) and (automaton := blank_automaton(segment)) is not None:
+                    key = replace(segment, num_tokens=None)
+                    if key not in of_blank:
+                        of_blank[key] = over_pieces(automaton, pieces)
+                    found.append(Span(start, end, of_blank[key]))
+            return found
 
         def rules_of(canvas: Canvas) -> list[Rule]:
             row = (canvas.row.ids, canvas.row.maskable, canvas.role)
-            if automaton is None:
-                return [] if relation is None else [NeighbourRule(relation, *row)]
-            rule = ChainRule(relation, [Span(0, len(canvas.row.ids), automaton)], *row, self.ids_RV)
-            if rule.first_impossible is not None:
-                raise ConstraintError("the template itself has a banned word")
-            return [rule]
+            rules: list[Rule] = []
+            if limited := spans(canvas):
+                rules.append(self._possible(ChainRule(relation, limited, *row, self.ids_RV), "a blank's options"))
+            if whole is not None:
+                everything = [Span(0, len(canvas.row.ids), whole)]
+                what = "the banned words, the words asked for or their number"
+                rules.append(self._possible(ChainRule(relation, everything, *row, self.ids_RV), what))
+            if not rules and relation is not None:
+                rules.append(NeighbourRule(relation, *row))
+            return rules
 
         return rules_of
 
-    def filled(self, writing: Writing, reveals: Sequence[Reveal]) -> list[Filled]:
-        """The finished texts, from all that was revealed."""
-        by_row: list[list[Reveal]] = [[] for _ in writing.canvases]
-        for reveal in reveals:
-            by_row[reveal.row].append(reveal)
-        return [
-            self._filled(canvas, mine, seed, writing.settings.visibility)
-            for canvas, mine, seed in zip(writing.canvases, by_row, writing.seeds, strict=True)
-        ]
+    @staticmethod
+    def _possible(rule: ChainRule, what: str) -> ChainRule:
+        """Said before any work: what can never be."""
+        if (slot := rule.first_impossible) is not None:
+            raise ConstraintError(
+                f"nothing that the template leaves open can satisfy {what}: no way is left at position {slot - 1}"
+            )
+        return rule
 
-    def _filled(self, canvas: Canvas, reveals: list[Reveal], seed: int, visibility: Visibility) -> Filled:
+    def filled(self, writing: Writing, row: int, reveals: Sequence[Reveal]) -> Filled:
+        """A finished text, from what was revealed of it."""
+        canvas = writing.canvases[row]
         ids = list(canvas.row.ids)
         for reveal in reveals:
             ids[reveal.slot] = reveal.token
@@ -152,8 +213,8 @@ class Writer:
             order=[reveal.slot - 1 for reveal in reveals],
             logp=[reveal.logp for reveal in reveals],
             sampled_logp=[reveal.sampled_logp for reveal in reveals],
-            seed=seed,
-            visibility=visibility,
+            seed=writing.seeds[row],
+            visibility=writing.settings.visibility,
             template=template_source(canvas.template),
         )
 

@@ -100,7 +100,8 @@ def test_lines_of_json_and_banned_words(capsys: Capture) -> None:
     assert [document["seed"] for document in documents] == [5, 6]
     assert (
         refused(capsys, "generate", TEMPLATE, "--ban", "Tom")
-        == "ConstraintError: the template itself has a banned word\n"
+        == "ConstraintError: nothing that the template leaves open can satisfy the banned words, the words asked for or "
+        "their number: no way is left at position 1\n"
     )
 
 

@@ -76,6 +76,10 @@ def generate(
         float, typer.Option("--repetition-penalty", help="Above 1: less of what the text already has.")
     ] = 1.0,
     ban: Annotated[list[str] | None, typer.Option("--ban", help="A word that must not be written; repeatable.")] = None,
+    must: Annotated[
+        list[str] | None, typer.Option("--must", help="A word that must appear, where the model likes; repeatable.")
+    ] = None,
+    num_words: Annotated[int | None, typer.Option("--num-words", help="How many words the whole text has.")] = None,
     whole_words: Annotated[bool, typer.Option("--whole-words/--any-pieces", help="Leave no word half-written.")] = True,
     visibility: VisibilityOption = None,
     interactive: Annotated[
@@ -110,6 +114,8 @@ def generate(
         "repetition_penalty": repetition_penalty,
         "whole_words": whole_words,
         "ban": ban or (),
+        "must": must or (),
+        "num_words": num_words,
     }
     source = None if words is not None or interactive else read_argument("-" if template is None else template)
     asked = Asked(source, words, length, num, seed, options, trace, json, jsonl, quiet)

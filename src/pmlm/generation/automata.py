@@ -99,6 +99,51 @@ def without_words(words: Sequence[str]) -> ByteAutomaton:
     return ByteAutomaton(between, next_QB, accepts_Q)
 
 
+def intersection(one: ByteAutomaton, two: ByteAutomaton) -> ByteAutomaton:
+    """Texts that both accept."""
+    states: dict[tuple[int, int], int] = {(REFUSED, REFUSED): REFUSED}
+    rows: list[npt.NDArray[np.int32]] = [np.zeros(_NUM_BYTES, dtype=np.int32)]
+
+    def number(pair: tuple[int, int]) -> int:
+        if REFUSED in pair:
+            return REFUSED
+        if pair not in states:
+            states[pair] = len(rows)
+            rows.append(np.zeros(_NUM_BYTES, dtype=np.int32))
+            todo.append(pair)
+        return states[pair]
+
+    todo: list[tuple[int, int]] = []
+    start = number((one.start, two.start))
+    while todo:
+        a, b = todo.pop()
+        pairs = zip(one.next_QB[a].tolist(), two.next_QB[b].tolist(), strict=True)
+        rows[states[a, b]][:] = [number(pair) for pair in pairs]
+    accepts = np.array([bool(one.accepts_Q[a] and two.accepts_Q[b]) for a, b in states], dtype=bool)
+    accepts[REFUSED] = False
+    return ByteAutomaton(start, np.stack(rows), accepts)
+
+
+def exactly_words(count: int) -> ByteAutomaton:
+    """Texts of so many words: runs of letters, digits, apostrophes and hyphens that begin with a letter or digit."""
+    if count < 1:
+        raise ConfigError(f"a text has at least 1 word, got {count}")
+    # 1 + 2k: k words done, between words; 2 + 2k: inside word k + 1
+    next_QB = np.zeros((2 * count + 2, _NUM_BYTES), dtype=np.int32)
+    letters = [b for b in range(_NUM_BYTES) if _is_letter(b)]
+    inner = [*letters, ord("'"), ord("-")]
+    for k in range(count + 1):
+        between = 1 + 2 * k
+        next_QB[between, :] = between
+        next_QB[between, letters] = between + 1 if k < count else REFUSED
+        if k < count:
+            next_QB[between + 1, :] = between + 2
+            next_QB[between + 1, inner] = between + 1
+    accepts_Q = np.zeros(2 * count + 2, dtype=bool)
+    accepts_Q[[2 * count, 2 * count + 1]] = True
+    return ByteAutomaton(1, next_QB, accepts_Q)
+
+
 def spellings(word: str) -> set[str]:
     """A word as it may be written: as given, in small letters, with a capital, in capitals."""
     return {word, word.lower(), word.upper(), word.capitalize()}

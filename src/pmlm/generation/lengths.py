@@ -1,9 +1,9 @@
-"""How many tokens a blank of one word needs.
+"""How many tokens a blank needs that leaves it open: `___`, `[MASK:5-15]`, `[MASK:*]`.
 
 A length n is as good as log p(n) + log p(context | n hidden slots): the blank is left unrevealed and the text around it
 is scored, exactly, under the model's own visibility. The context is the nearest tokens on either side; what lies
 further off is taken as given, since it hardly depends on n. A left-to-right model sees no context after a blank, so
-there p(n) alone speaks.
+there p(n) alone speaks. For words p(n) comes from the training text; for other blanks every length is as likely.
 
 Shapes: B lengths, L slots.
 """
@@ -14,17 +14,19 @@ from dataclasses import replace
 import torch
 
 from pmlm.corpus.framing import row_batch
+from pmlm.errors import TemplateError
 from pmlm.generation.canvas import Canvas, make_canvas
-from pmlm.generation.template import Blank, Template
+from pmlm.generation.template import Blank, Segment, Template
 from pmlm.likelihood import NEVER, order_logp
 from pmlm.model import LanguageModel, Visibility
 from pmlm.tokenizer import Tokenizer
 
-MOST_PIECES = 4
 NEAR = 6
 """How many given tokens on either side of a blank are scored."""
-PLAIN_LENGTH_LOGP = (-0.22, -2.1, -2.8, -3.9)
-"""log p(n) where no table of words is at hand: 80, 12, 6 and 2 %."""
+LONGEST = 40
+"""The most tokens that `[MASK:*]` considers."""
+PLAIN_WORD_LOGP = (-0.22, -2.1, -2.8, -3.9)
+"""log p(n) of a word where no table of words is at hand: 80, 12, 6 and 2 %."""
 
 
 def choose_lengths(
@@ -32,36 +34,60 @@ def choose_lengths(
     model: LanguageModel,
     tokenizer: Tokenizer,
     visibility: Visibility,
-    length_logp: Sequence[float],
+    word_logp: Sequence[float],
     rng: torch.Generator,
     *,
     greedy: bool = False,
 ) -> Template:
-    """The template with a number of tokens for every blank of one word, chosen one after the other."""
-    segments = [replace(s, num_tokens=1) if isinstance(s, Blank) and s.is_word else s for s in template.segments]
+    """The template with a number of tokens for every blank that leaves it open, chosen from left to right."""
+    segments = [_shortest(segment) for segment in template.segments]
     for k, segment in enumerate(segments):
-        if not isinstance(segment, Blank) or not segment.is_word:
+        original = template.segments[k]
+        if not isinstance(segment, Blank) or not isinstance(original, Blank) or original.num_tokens is not None:
             continue
-        options = [
-            Template((*segments[:k], replace(segment, num_tokens=n), *segments[k + 1 :]))
-            for n in range(1, MOST_PIECES + 1)
-        ]
-        most = model.config.max_length
-        canvases = [make_canvas(o, tokenizer, most) for o in options[:1]]
-        canvases += [make_canvas(o, tokenizer, most) for o in options[1:] if _fits(canvases[0], o, most)]
-        scores = torch.tensor(length_logp[: len(canvases)], dtype=torch.float64)
-        if visibility != "causal":
-            scores = scores + context_logp(canvases, k, model, tokenizer, visibility)
+        canvases = _canvases(segments, k, original, tokenizer, model.config.max_length)
+        scores = length_scores(canvases, k, model, tokenizer, visibility, word_logp if original.is_word else None)
         best = int(scores.argmax()) if greedy else int(torch.multinomial(scores.softmax(0), 1, generator=rng))
-        segments[k] = replace(segment, num_tokens=best + 1)
+        segments[k] = canvases[best].template.segments[k]
     return Template(tuple(segments))
 
 
-def _fits(shortest: Canvas, option: Template, max_length: int) -> bool:
-    def size(template: Template) -> int:
-        return sum(blank.num_tokens or 0 for blank in template.blanks)
+def length_scores(
+    canvases: Sequence[Canvas],
+    segment: int,
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    visibility: Visibility,
+    prior: Sequence[float] | None,
+) -> torch.Tensor:
+    """[B] log p(n) + log p(context | n), up to a constant, for canvases that differ in the length of one blank."""
+    scores = torch.zeros(len(canvases), dtype=torch.float64)
+    if prior is not None:
+        scores += torch.tensor(prior[: len(canvases)], dtype=torch.float64)
+    if visibility == "causal":
+        return scores
+    return scores + context_logp(canvases, segment, model, tokenizer, visibility)
 
-    return len(shortest.row.ids) + size(option) - size(shortest.template) <= max_length
+
+def _shortest(segment: Segment) -> Segment:
+    if isinstance(segment, Blank) and segment.num_tokens is None:
+        assert segment.sizes is not None
+        return replace(segment, num_tokens=segment.sizes[0])
+    return segment
+
+
+def _canvases(segments: Sequence[Segment], k: int, blank: Blank, tokenizer: Tokenizer, room: int) -> list[Canvas]:
+    """One canvas for each length that fits the model."""
+    assert blank.sizes is not None
+    least, most = blank.sizes
+    first = make_canvas(Template(tuple(segments)), tokenizer, room)
+    longest = min(least + LONGEST - 1 if most is None else most, least + room - len(first.row.ids))
+    if longest < least:
+        raise TemplateError("the template is too long for the model")
+    templates = [
+        Template((*segments[:k], replace(blank, num_tokens=n), *segments[k + 1 :])) for n in range(least, longest + 1)
+    ]
+    return [make_canvas(template, tokenizer, room) for template in templates]
 
 
 def context_logp(

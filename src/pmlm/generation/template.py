@@ -2,12 +2,21 @@ r"""Templates: plain text with blanks.
 
 - `[MASK]`     one token
 - `[MASK:20]`  twenty tokens
-- `___`        one word, as many tokens as it needs (three underscores or more)
+- `[MASK:5-15]`, `[MASK:*]`  as many tokens as fit best, within bounds or not
+- `___`, `[WORD]`  one word, as many tokens as it needs (three underscores or more)
 - `\[`, `\_` and `\\` stand for the character itself
 
 A space before a blank belongs to the blank: what fills it starts a word. Without that space the filling goes on
-where the text stopped. A blank at the very beginning starts a word. `fox[MASK:3|open]` leaves it to the model: a space
-or a mark may follow, but the word before stays whole.
+where the text stopped. A blank at the very beginning starts a word.
+
+Options follow a bar, several of them one after the other, with `\|`, `\[`, `\]` and `\,` for the characters
+themselves:
+
+- `[MASK:3|open]`       the model decides: a space or a mark may follow, but the word before stays whole
+- `[MASK:3|starts=T]`   the filling starts with T; `ends=s` likewise
+- `[WORD|in=cat,dog]`   the filling is one of these
+- `[MASK:2|digits]`     digits only
+- `[WORD|regex=\[a-z\]+]` the filling matches, from beginning to end
 """
 
 import itertools
@@ -18,7 +27,13 @@ from dataclasses import dataclass
 from pmlm.errors import TemplateError
 from pmlm.tokenizer import Tokenizer
 
-_TOKEN = re.compile(r"\\(?P<escaped>[\[_\\])|(?P<word>_{3,})|(?P<open>\[MASK)(?P<rest>(?:[:|][^\]\[]*)?\])?")
+_TOKEN = re.compile(
+    r"\\(?P<escaped>[\[_\\])|(?P<word>_{3,})|\[(?P<name>MASK|WORD)(?P<rest>(?:[:|](?:\\.|[^\]\[\\])*)?\])?",
+    re.DOTALL,
+)
+LONGEST_WORD = 4
+"""Pieces of a blank of one word, at most."""
+LIMITS = ("starts", "ends", "in", "regex", "digits")
 
 
 @dataclass(frozen=True)
@@ -36,6 +51,10 @@ class Blank:
     """True: with a space; False: without; None: as the model likes, but the word before it is whole."""
     is_word: bool = False
     """One word and nothing else."""
+    sizes: tuple[int, int | None] | None = None
+    """Where num_tokens is None: the least and the most tokens that may be chosen; None: as many as there is room."""
+    limits: tuple[tuple[str, str], ...] = ()
+    """What the filling must look like: names of LIMITS with their values."""
 
 
 Segment = Given | Blank
@@ -58,19 +77,24 @@ def parse_template(source: str) -> Template:
         if match["escaped"]:
             texts[-1] += match["escaped"]
         else:
-            blanks.append(_Mark(None, is_open=False) if match["word"] else _read_blank(source, match))
+            blanks.append(_Mark(_WORD_SIZES, is_word=True) if match["word"] else _read_blank(source, match))
             texts.append("")
         end = match.end()
     texts[-1] += source[end:]
     return Template(tuple(_place_spaces(texts, blanks)))
 
 
+_WORD_SIZES = (1, LONGEST_WORD)
+
+
 @dataclass(frozen=True)
 class _Mark:
     """A blank as it is written."""
 
-    num_tokens: int | None
-    is_open: bool
+    sizes: tuple[int, int | None]
+    is_word: bool = False
+    is_open: bool = False
+    limits: tuple[tuple[str, str], ...] = ()
 
 
 def _read_blank(source: str, match: re.Match[str]) -> _Mark:
@@ -80,12 +104,33 @@ def _read_blank(source: str, match: re.Match[str]) -> _Mark:
             f"the blank that opens at character {match.start()} is not closed: write [MASK], [MASK:20], or \\[ for a "
             "bracket"
         )
-    size, *options = match["rest"].removesuffix("]").split("|")
-    if unknown := [option for option in options if option != "open"]:
-        raise TemplateError(f"unknown option {unknown[0]!r} in {written!r}. Known: open.")
-    if size and (not re.fullmatch(r":[0-9]{1,6}", size) or int(size[1:]) < 1):
+    size, *options = re.split(r"(?<!\\)\|", match["rest"].removesuffix("]"))
+    is_word = match["name"] == "WORD"
+    limits = tuple(_read_limit(option, written) for option in options if option != "open")
+    if is_word and size:
+        raise TemplateError(f"[WORD] takes as many tokens as it needs: no number, got {written!r}")
+    return _Mark(_WORD_SIZES if is_word else _read_size(size, written), is_word, "open" in options, limits)
+
+
+def _read_size(size: str, written: str) -> tuple[int, int | None]:
+    if size == ":*":
+        return 1, None
+    found = re.fullmatch(r":([0-9]{1,6})(?:-([0-9]{1,6}))?", size or ":1")
+    if found is None or int(found[1]) < 1:
         raise TemplateError(f"a blank takes a whole number of tokens from 1 on, got {written!r}")
-    return _Mark(int(size[1:]) if size else 1, "open" in options)
+    least, most = int(found[1]), int(found[2] or found[1])
+    if most < least:
+        raise TemplateError(f"a blank takes from few to many tokens, got {written!r}")
+    return least, most
+
+
+def _read_limit(option: str, written: str) -> tuple[str, str]:
+    name, equals, value = option.partition("=")
+    if name not in LIMITS or (name == "digits") == bool(equals) or (equals and not value):
+        raise TemplateError(
+            f"unknown option {option!r} in {written!r}. Known: open, digits, starts=…, ends=…, in=…,…, regex=…"
+        )
+    return name, re.sub(r"\\([\[\]|])", r"\1", value)
 
 
 def _place_spaces(texts: list[str], marks: list[_Mark]) -> Iterator[Segment]:
@@ -97,12 +142,17 @@ def _place_spaces(texts: list[str], marks: list[_Mark]) -> Iterator[Segment]:
             yield Given(given)
         if not is_last:
             starts_word: bool | None = lends or (i == 0 and not text)
-            if marks[i].is_open and not starts_word:
+            mark = marks[i]
+            if mark.is_open and not starts_word:
                 starts_word = None
-            yield Blank(marks[i].num_tokens, starts_word, is_word=marks[i].num_tokens is None)
+            least, most = mark.sizes
+            is_fixed = least == most and not mark.is_word
+            yield Blank(
+                least if is_fixed else None, starts_word, mark.is_word, None if is_fixed else mark.sizes, mark.limits
+            )
 
 
-_SPECIAL = re.compile(r"\[(?=MASK)|\\(?=[\[_\\]|$)|^_|_$|_(?=_)|(?<=_)_")
+_SPECIAL = re.compile(r"\[(?=MASK|WORD)|\\(?=[\[_\\]|$)|^_|_$|_(?=_)|(?<=_)_")
 
 
 def template_source(template: Template) -> str:
@@ -112,11 +162,23 @@ def template_source(template: Template) -> str:
         if isinstance(segment, Given):
             written += _SPECIAL.sub(r"\\\g<0>", segment.text)
             continue
-        space = " " if segment.starts_word and written else ""
-        size = "" if segment.num_tokens == 1 else f":{segment.num_tokens}"
-        is_open = "|open" if segment.starts_word is None else ""
-        written += space + ("___" if segment.is_word else f"[MASK{size}{is_open}]")
+        written += (" " if segment.starts_word and written else "") + _blank_source(segment)
     return written
+
+
+def _blank_source(blank: Blank) -> str:
+    if blank.is_word and not blank.limits and blank.starts_word is not None:
+        return "___"
+    size = ""
+    if not blank.is_word and blank.num_tokens is not None:
+        size = "" if blank.num_tokens == 1 else f":{blank.num_tokens}"
+    elif not blank.is_word and blank.sizes is not None:
+        size = ":*" if blank.sizes[1] is None else f":{blank.sizes[0]}-{blank.sizes[1]}"
+    options = ["open"] if blank.starts_word is None else []
+    for name, value in blank.limits:
+        escaped = re.sub(r"[\[\]|]", r"\\\g<0>", value)
+        options.append(name if name == "digits" else f"{name}={escaped}")
+    return "".join(["[WORD" if blank.is_word else "[MASK", size, *(f"|{option}" for option in options), "]"])
 
 
 @dataclass(frozen=True)
@@ -190,12 +252,19 @@ class _Cutter:
         """0: the span fits the blank. Above: it is too short. Below: it is too long, and so is every longer one."""
         if self.tokenizer is None:
             return 0
-        if blank.num_tokens is None:
+        if blank.is_word:
             return -1 if len(span.split()) > 1 or span[-1].isspace() else 0
         count = len(encode_part(span, self.tokenizer, is_first=is_first))
-        if count == blank.num_tokens:
+        least, most = _bounds(blank)
+        if least <= count and (most is None or count <= most):
             return 0
-        return 1 if count < blank.num_tokens + _SLACK else -1
+        return 1 if most is None or count < most + _SLACK else -1
+
+
+def _bounds(blank: Blank) -> tuple[int, int | None]:
+    if blank.num_tokens is not None:
+        return blank.num_tokens, blank.num_tokens
+    return blank.sizes or _WORD_SIZES
 
 
 _SLACK = 8
@@ -219,11 +288,12 @@ def encode_part(text: str, tokenizer: Tokenizer, *, is_first: bool) -> list[int]
 
 
 def _check_filling(number: int, blank: Blank, span: str, ids: tuple[int, ...]) -> None:
-    if blank.num_tokens is None:
+    least, most = _bounds(blank)
+    if blank.is_word:
         if len(span.split()) != 1:
             raise TemplateError(f"blank {number} (___) takes one word, not {_short(span.strip())}")
-    elif len(ids) != blank.num_tokens:
-        tokens = "1 token" if blank.num_tokens == 1 else f"{blank.num_tokens} tokens"
+    elif len(ids) < least or (most is not None and len(ids) > most):
+        tokens = f"{least} token{'s' * (least > 1)}" if least == most else f"{least} to {most} tokens"
         raise TemplateError(
             f"blank {number} takes {tokens}, but {_short(span.strip())} has {len(ids)}. Write [MASK:{len(ids)}], or "
             "___ for a word of any length."
