@@ -14,7 +14,7 @@ LAYERS = [
     {"errors", "config", "runtime", "detokenize"},
     {"tokenizer", "words", "batch", "model", "masking", "orders", "visibility"},
     {"objectives", "likelihood", "generation", "corpus"},
-    {"evaluation", "results", "writer", "lm"},
+    {"evaluation", "results", "writer", "refining", "lm"},
     {"training", "bench"},
     {"cli"},
 ]
@@ -75,7 +75,7 @@ def test_importing_imports_no_torch(module: str) -> None:
 
 
 def test_the_public_api_is_what_it_says() -> None:
-    assert pmlm.__all__ == ["LM", "Filled", "LanguageModel", "ModelConfig", "PmlmError", "Ranked", "Score", "Step", "Stream", "Streamer", "Tokenizer", "__version__",
+    assert pmlm.__all__ == ["LM", "Filled", "LanguageModel", "ModelConfig", "PmlmError", "Ranked", "Refined", "Score", "Step", "Stream", "Streamer", "Tokenizer", "__version__",
                             "load", "load_tokenizer", "train_tokenizer"]  # fmt: skip
     for name in pmlm.__all__:
         assert getattr(pmlm, name) is not None

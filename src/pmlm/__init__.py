@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pmlm.errors import PmlmError
     from pmlm.lm import LM, Stream, load
     from pmlm.model import LanguageModel, ModelConfig
-    from pmlm.results import Filled, Ranked, Score, Step, Streamer
+    from pmlm.results import Filled, Ranked, Refined, Score, Step, Streamer
     from pmlm.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 __version__ = "0.1.0"
@@ -22,6 +22,7 @@ _HOMES = {
     "ModelConfig": "pmlm.model",
     "PmlmError": "pmlm.errors",
     "Ranked": "pmlm.results",
+    "Refined": "pmlm.results",
     "Score": "pmlm.results",
     "Step": "pmlm.results",
     "Stream": "pmlm.lm",
@@ -39,6 +40,7 @@ __all__ = [
     "ModelConfig",
     "PmlmError",
     "Ranked",
+    "Refined",
     "Score",
     "Step",
     "Stream",

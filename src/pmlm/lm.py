@@ -29,7 +29,8 @@ from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp
 from pmlm.model import LanguageModel, Visibility
 from pmlm.model.checkpoint import Checkpoint, load_checkpoint, read_config, save_checkpoint
 from pmlm.orders import Order, arrange, parse_order
-from pmlm.results import Filled, Ranked, Score, Step, Streamer
+from pmlm.refining import Method, refine
+from pmlm.results import Filled, Ranked, Refined, Score, Step, Streamer
 from pmlm.runtime import draw_seed, generator, pick_device
 from pmlm.tokenizer import Tokenizer, load_tokenizer
 from pmlm.words import WordTable, load_words, save_words
@@ -244,6 +245,24 @@ class LM:
         if len(seeds) != len(templates):
             raise DataError(f"{len(templates)} templates need as many seeds, got {len(seeds)}")
         return self.writer.write(templates, seeds, self._settings(options))
+
+    def refine(
+        self,
+        filled: Filled,
+        *,
+        method: Method = "mask-predict",
+        passes: int = 4,
+        seed: int | None = None,
+        **options: Unpack[FillOptions],
+    ) -> Refined:
+        """Rewrite the least certain tokens of a text (`mask-predict`), or every token in turn (`gibbs`).
+
+        Options are those that the text was written with; its visibility is kept.
+        """
+        options["visibility"] = filled.visibility
+        settings = self._settings(options)
+        chosen = draw_seed() if seed is None else seed
+        return refine(self.writer, filled, settings, method=method, passes=passes, seed=chosen)
 
     def scatter(self, words: str, length: int, *, seed: int) -> str:
         """A template with the words, in their order, at random places of a canvas of `length` tokens."""

@@ -6,7 +6,7 @@ Positions are indices into `tokens`, the content tokens in text order.
 import html
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from pmlm.model import Visibility
@@ -85,6 +85,10 @@ class Filled:
     visibility: Visibility
     template: str
     """As it was filled: words scattered by the seed stand where they were put."""
+    ids: tuple[int, ...] = ()
+    """The framed row: start marker, tokens, end marker."""
+    sizes: tuple[int, ...] = ()
+    """How many tokens each segment of the template has."""
 
     @property
     def nll(self) -> float:
@@ -115,6 +119,24 @@ class Filled:
     def _repr_html_(self) -> str:
         """For Jupyter: each written token with its number in the order, the surer the darker."""
         return tokens_html(self.tokens, self.order, self.logp)
+
+
+@dataclass(frozen=True)
+class Refined:
+    """A text after passes of rewriting."""
+
+    text: str
+    tokens: list[str]
+    changed: list[int]
+    """Indices into tokens of what became another token."""
+    nll_before: float
+    """Exact, in nats, of what was written given the rest, from left to right; before the first pass."""
+    nll_after: float
+    seed: int
+    visibility: Visibility
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -86,24 +86,30 @@ class Writer:
         check_order(settings.order, settings.visibility)
         if not templates:
             raise DataError("there is no template to fill")
-        rules_of = self._rule_maker(settings)
         parsed = [read_template(template) for template in templates]
         canvases = [self._canvas(t, seed, settings, attempt) for t, seed in zip(parsed, seeds, strict=True)]
+        rngs = [generator(seed, "decode", attempt) for seed in seeds]
+        return Writing(canvases, list(seeds), settings, self.turns(canvases, rngs, settings))
+
+    def turns(
+        self, canvases: Sequence[Canvas], rngs: Sequence[torch.Generator], settings: WriteSettings
+    ) -> Iterator[list[Reveal]]:
+        """The decode loop over canvases; what can never be is said at once."""
+        rules_of = self._rule_maker(settings)
         rules = [rules_of(canvas) for canvas in canvases]
         batch = row_batch([canvas.row for canvas in canvases], self.tokenizer).to(self.model.device)
         role_BL = torch.zeros_like(batch.ids_BL)
         for b, canvas in enumerate(canvases):
             role_BL[b, : len(canvas.role)] = torch.tensor(canvas.role)
         order = replace(settings.order, positions=tuple(p + 1 for p in settings.order.positions))  # the start marker
-        turns = decode(
+        return decode(
             make_stepper(self.model, batch, settings.visibility),
             batch,
             Allowed(role_BL, self.ids_RV, rules),
             [order] * len(canvases),
             settings.sampling,
-            [generator(seed, "decode", attempt) for seed in seeds],
+            rngs,
         )
-        return Writing(canvases, list(seeds), settings, turns)
 
     def write(self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings) -> list[Filled]:
         """Everything at once. A text that two constraints drive into a corner is begun anew, a few times."""
@@ -216,7 +222,19 @@ class Writer:
             seed=writing.seeds[row],
             visibility=writing.settings.visibility,
             template=template_source(canvas.template),
+            ids=tuple(ids),
+            sizes=tuple(end - start for start, end in canvas.spans),
         )
+
+    def canvas_of(self, filled: Filled) -> Canvas:
+        """The canvas that a text was written on."""
+        template = read_template(filled.template)
+        segments = list(template.segments)
+        for k, size in enumerate(filled.sizes):
+            blank = segments[k]
+            if isinstance(blank, Blank) and blank.num_tokens is None:
+                segments[k] = replace(blank, num_tokens=size)
+        return make_canvas(Template(tuple(segments)), self.tokenizer, self.model.config.max_length)
 
     def draft(self, canvas: Canvas) -> list[str | None]:
         """The tokens before anything is written."""

@@ -105,6 +105,15 @@ def test_lines_of_json_and_banned_words(capsys: Capture) -> None:
     )
 
 
+def test_second_thoughts_are_part_of_the_document(capsys: Capture) -> None:
+    arguments = ["generate", TEMPLATE, "--seed", "1", "--refine", "gibbs", "--passes", "1"]
+    document = json.loads(ok(capsys, *arguments, "--json"))
+    assert document["refined"]["text"] == ok(capsys, *arguments).rstrip("\n")
+    assert document["refined"]["nll_before"] > 0
+    assert "Known: mask-predict, gibbs" in refused(capsys, "generate", TEMPLATE, "--refine", "polish")
+    assert "passes" in refused(capsys, "generate", TEMPLATE, "--refine", "gibbs", "--passes", "0")
+
+
 def test_templates_come_from_stdin_one_by_one_if_asked(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("Tom is [MASK:3]\n"))
     assert ok(capsys, "generate", "--seed", "1").startswith("Tom is ")

@@ -39,6 +39,8 @@ class Asked:
     num: int
     seed: int | None
     options: FillOptions
+    refine: str | None
+    passes: int
     trace: bool
     json: bool
     jsonl: bool
@@ -81,6 +83,10 @@ def generate(
     ] = None,
     num_words: Annotated[int | None, typer.Option("--num-words", help="How many words the whole text has.")] = None,
     whole_words: Annotated[bool, typer.Option("--whole-words/--any-pieces", help="Leave no word half-written.")] = True,
+    refine: Annotated[
+        str | None, typer.Option("--refine", help="Rewrite what was written: mask-predict or gibbs.")
+    ] = None,
+    passes: Annotated[int, typer.Option("--passes", help="How often, for --refine.")] = 4,
     visibility: VisibilityOption = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="Ask for templates until an empty line or Ctrl-D.")
@@ -118,7 +124,7 @@ def generate(
         "num_words": num_words,
     }
     source = None if words is not None or interactive else read_argument("-" if template is None else template)
-    asked = Asked(source, words, length, num, seed, options, trace, json, jsonl, quiet)
+    asked = Asked(source, words, length, num, seed, options, refine, passes, trace, json, jsonl, quiet)
     lm = load(model, device=device)
     if interactive:
         _converse(lm, asked)
@@ -132,19 +138,34 @@ def _answer(lm: LM, asked: Asked) -> None:
     first = draw_seed() if asked.seed is None else asked.seed
     seeds = [first + i for i in range(asked.num)]
     results = _write(lm, asked, _templates(lm, asked, seeds), seeds)
+    refined = [_refine(lm, asked, result) for result in results]
+    documents = [result.to_dict() | more for result, more in zip(results, refined, strict=True)]
     if asked.json:
-        documents = [result.to_dict() for result in results]
         print_json(documents[0] if asked.num == 1 else {"results": documents})
         return
-    for result in results:
+    for result, document, more in zip(results, documents, refined, strict=True):
         if asked.jsonl:
-            print_json_line(result.to_dict())
+            print_json_line(document)
             continue
         if asked.trace:
             _print_trace(result)
-        print(result.text)
+        print(more["refined"]["text"] if more else result.text)
     if not asked.quiet:
         typer.echo(f"seed {first}, {results[0].visibility}", err=True)
+
+
+def _refine(lm: LM, asked: Asked, result: Filled) -> dict[str, Any]:
+    """What second thoughts add to a result's document."""
+    if asked.refine is None:
+        return {}
+    refined = lm.refine(
+        result,
+        method=asked.refine,  # type: ignore[arg-type]
+        passes=asked.passes,
+        seed=result.seed,
+        **asked.options,
+    )
+    return {"refined": refined.to_dict()}
 
 
 def _templates(lm: LM, asked: Asked, seeds: list[int]) -> list[str]:
