@@ -16,6 +16,7 @@ LAYERS = [
     {"objectives", "likelihood", "generation", "corpus"},
     {"evaluation", "lm"},
     {"training", "bench"},
+    {"nlu"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

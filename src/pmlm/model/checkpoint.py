@@ -120,7 +120,7 @@ def load_checkpoint(
     document = read_config(folder)
     if specs := _head_specs(folder, document):
         raise CheckpointError(
-            f"{folder} was fine-tuned for {', '.join(spec.name for spec in specs)} and no longer writes or scores text: "
+            f"{folder} was fine-tuned for {', '.join(spec.name for spec in specs)} and writes no text any more: "
             f"use `pmlm {'answer' if specs[0].kind == 'span' else 'classify'}`, or the checkpoint that it started from"
         )
     config = _model_config(folder, document, vocab_size, vocabulary, mask_id)

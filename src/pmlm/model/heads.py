@@ -190,10 +190,15 @@ def _build_head(config: ModelConfig, spec: HeadSpec) -> nn.Module:
 
 
 def build_task_model(
-    backbone: Backbone, specs: Sequence[HeadSpec], rng: torch.Generator, *, frozen: bool = False
+    backbone: Backbone,
+    specs: Sequence[HeadSpec],
+    rng: torch.Generator,
+    *,
+    config: ModelConfig | None = None,
+    frozen: bool = False,
 ) -> TaskModel:
-    """Fresh heads on a copy of a trained backbone."""
-    model = TaskModel(backbone.config, specs, frozen=frozen)
+    """Fresh heads on a copy of a trained backbone; `config` may change what is no weight, such as dropout."""
+    model = TaskModel(config or backbone.config, specs, frozen=frozen)
     initialise(model.heads, backbone.config.init_std, rng)
     model.backbone.load_state_dict(backbone.state_dict())
     return model

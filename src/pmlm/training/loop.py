@@ -115,7 +115,7 @@ class RunLoop(ABC, Generic[M, N]):
         """Go on from the latest checkpoint, if there is one; returns the step."""
         found = step_folders(self.folder / CHECKPOINTS)
         if found:
-            self._check_settings()
+            self.check_settings()
             facts = load_state(found[-1], self.trainer)
             best = facts.get("best")
             self.best = None if best is None else (best[0], best[1])
@@ -186,7 +186,7 @@ class RunLoop(ABC, Generic[M, N]):
             except OSError as error:
                 raise RunError(f"cannot write {self.folder / SETTINGS}: {error.strerror}") from None
 
-    def _check_settings(self) -> None:
+    def check_settings(self) -> None:
         """A run goes on under its own settings; only how long, how often and how it is split may change."""
         path = self.folder / SETTINGS
         if not path.is_file():
