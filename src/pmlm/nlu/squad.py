@@ -53,12 +53,13 @@ def read_squad(path: Path) -> Questions:
         found = list(_questions(text, str(path)))
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is no SQuAD file: {type(error).__name__} {error}") from None
-    kept = [question for question in found if question is not None]
+    kept: dict[str, Question] = {}
+    for question in found:
+        if question is not None and kept.setdefault(question.id, question) != question:
+            raise DataError(f"{path} has two questions with the id {question.id!r}")
     if not kept:
         raise DataError(f"{path} holds no questions")
-    if len({q.id for q in kept}) < len(kept):
-        raise DataError(f"{path} has two questions with the same id")
-    return Questions(kept, len(found) - len(kept))
+    return Questions(list(kept.values()), sum(question is None for question in found))
 
 
 def _questions(text: str, where: str) -> Iterator[Question | None]:
