@@ -76,8 +76,8 @@ def test_importing_imports_no_torch(module: str) -> None:
 
 
 def test_the_public_api_is_what_it_says() -> None:
-    assert pmlm.__all__ == ["LM", "Filled", "LanguageModel", "ModelConfig", "PmlmError", "Ranked", "Score", "Tokenizer", "__version__",
-                            "load", "load_tokenizer", "train_tokenizer"]  # fmt: skip
+    assert pmlm.__all__ == ["LM", "Filled", "Finetuned", "LanguageModel", "ModelConfig", "PmlmError", "Ranked", "Score", "Tokenizer", "__version__",
+                            "load", "load_finetuned", "load_tokenizer", "train_tokenizer"]  # fmt: skip
     for name in pmlm.__all__:
         assert getattr(pmlm, name) is not None
     with pytest.raises(AttributeError):

@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from pmlm.errors import PmlmError
     from pmlm.lm import LM, Filled, Ranked, Score, load
     from pmlm.model import LanguageModel, ModelConfig
+    from pmlm.nlu.finetuned import Finetuned, load_finetuned
     from pmlm.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Filled": "pmlm.lm",
+    "Finetuned": "pmlm.nlu.finetuned",
     "LM": "pmlm.lm",
     "LanguageModel": "pmlm.model",
     "ModelConfig": "pmlm.model",
@@ -24,6 +26,7 @@ _HOMES = {
     "Score": "pmlm.lm",
     "Tokenizer": "pmlm.tokenizer",
     "load": "pmlm.lm",
+    "load_finetuned": "pmlm.nlu.finetuned",
     "load_tokenizer": "pmlm.tokenizer",
     "train_tokenizer": "pmlm.tokenizer",
 }
@@ -31,6 +34,7 @@ _HOMES = {
 __all__ = [
     "LM",
     "Filled",
+    "Finetuned",
     "LanguageModel",
     "ModelConfig",
     "PmlmError",
@@ -39,6 +43,7 @@ __all__ = [
     "Tokenizer",
     "__version__",
     "load",
+    "load_finetuned",
     "load_tokenizer",
     "train_tokenizer",
 ]
