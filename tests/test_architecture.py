@@ -16,6 +16,7 @@ LAYERS = [
     {"objectives", "likelihood", "generation", "corpus"},
     {"evaluation", "results", "writer", "refining", "lm"},
     {"training", "bench"},
+    {"nlu"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -75,8 +76,9 @@ def test_importing_imports_no_torch(module: str) -> None:
 
 
 def test_the_public_api_is_what_it_says() -> None:
-    assert pmlm.__all__ == ["LM", "Filled", "LanguageModel", "ModelConfig", "PmlmError", "Ranked", "Refined", "Score", "Step", "Stream", "Streamer", "Tokenizer", "__version__",
-                            "load", "load_tokenizer", "train_tokenizer"]  # fmt: skip
+    assert pmlm.__all__ == ["LM", "Filled", "Finetuned", "LanguageModel", "ModelConfig", "PmlmError", "Ranked", "Refined", "Score",
+                            "Step", "Stream", "Streamer", "Tokenizer", "__version__", "load", "load_finetuned", "load_tokenizer",
+                            "train_tokenizer"]  # fmt: skip
     for name in pmlm.__all__:
         assert getattr(pmlm, name) is not None
     with pytest.raises(AttributeError):

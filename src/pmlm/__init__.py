@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pmlm.errors import PmlmError
     from pmlm.lm import LM, Stream, load
     from pmlm.model import LanguageModel, ModelConfig
+    from pmlm.nlu.finetuned import Finetuned, load_finetuned
     from pmlm.results import Filled, Ranked, Refined, Score, Step, Streamer
     from pmlm.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Filled": "pmlm.results",
+    "Finetuned": "pmlm.nlu.finetuned",
     "LM": "pmlm.lm",
     "LanguageModel": "pmlm.model",
     "ModelConfig": "pmlm.model",
@@ -29,6 +31,7 @@ _HOMES = {
     "Streamer": "pmlm.results",
     "Tokenizer": "pmlm.tokenizer",
     "load": "pmlm.lm",
+    "load_finetuned": "pmlm.nlu.finetuned",
     "load_tokenizer": "pmlm.tokenizer",
     "train_tokenizer": "pmlm.tokenizer",
 }
@@ -36,6 +39,7 @@ _HOMES = {
 __all__ = [
     "LM",
     "Filled",
+    "Finetuned",
     "LanguageModel",
     "ModelConfig",
     "PmlmError",
@@ -48,6 +52,7 @@ __all__ = [
     "Tokenizer",
     "__version__",
     "load",
+    "load_finetuned",
     "load_tokenizer",
     "train_tokenizer",
 ]

@@ -36,12 +36,16 @@ class OptimSettings:
     """Gradients are scaled down to this norm; 0: never."""
     ema: float = 0.0
     """Keep an exponential moving average of the weights with this decay, and evaluate and export it; 0: none."""
+    layer_decay: float = 1.0
+    """Each layer learns at this share of the rate of the layer above it; heads at the full rate, embeddings least."""
 
     def __post_init__(self) -> None:
         if self.lr <= 0 or self.matrix_lr <= 0:
             raise ConfigError("learning rates must be positive")
         if self.warmup_steps < 0 or not 0 <= self.final <= 1 or not 0 <= self.ema < 1:
             raise ConfigError("warmup_steps must not be negative, final be in [0, 1] and ema in [0, 1)")
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"layer_decay must be in (0, 1], got {self.layer_decay}")
 
 
 def lr_scale(settings: OptimSettings, step: int, num_steps: int) -> float:
@@ -76,7 +80,7 @@ def build_optimizer(model: nn.Module, settings: OptimSettings) -> torch.optim.Op
             {"params": others, "peak": settings.lr, "weight_decay": settings.weight_decay, "matrix": False},
             {"params": plain, "peak": settings.lr, "weight_decay": 0.0, "matrix": False},
         ]
-        return Muon(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps)
+        return Muon(_by_depth(groups, named, settings), lr=settings.lr, betas=betas, eps=settings.eps)
     adapt = [p for _, p in shaped]
     groups = [
         {"params": adapt, "peak": settings.lr, "weight_decay": settings.weight_decay},
@@ -84,8 +88,10 @@ def build_optimizer(model: nn.Module, settings: OptimSettings) -> torch.optim.Op
     ]
     if settings.kind == "lamb":
         groups[0]["adapt"], groups[1]["adapt"] = True, False
-        return Lamb(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps)
-    return torch.optim.AdamW(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps, fused=True)
+        return Lamb(_by_depth(groups, named, settings), lr=settings.lr, betas=betas, eps=settings.eps)
+    return torch.optim.AdamW(
+        _by_depth(groups, named, settings), lr=settings.lr, betas=betas, eps=settings.eps, fused=True
+    )
 
 
 def set_lr(optimizer: torch.optim.Optimizer, scale: float) -> None:
@@ -97,8 +103,34 @@ def _is_plain(name: str, parameter: Tensor) -> bool:
     return parameter.dim() < 2 or name.endswith("bias")
 
 
-def _present(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [group for group in groups if group["params"]]
+def _by_depth(
+    groups: list[dict[str, Any]], named: list[tuple[str, nn.Parameter]], settings: OptimSettings
+) -> list[dict[str, Any]]:
+    """The groups that have parameters; with layer_decay, each cut into one group per distance from the top."""
+    below = _steps_below([name for name, _ in named])
+    distance = {id(p): n for (_, p), n in zip(named, below, strict=True)}
+    if settings.layer_decay == 1:
+        distance = dict.fromkeys(distance, 0)
+    cut: list[dict[str, Any]] = []
+    for group in groups:
+        for n in sorted({distance[id(p)] for p in group["params"]}):
+            params = [p for p in group["params"] if distance[id(p)] == n]
+            cut.append({**group, "params": params, "peak": group["peak"] * settings.layer_decay**n})
+    return cut
+
+
+def _steps_below(names: list[str]) -> list[int]:
+    """How far each parameter is below the heads: the top layer 1, the embeddings one more than the lowest layer."""
+    layer = [int(name.partition(".layers.")[2].split(".")[0]) if ".layers." in name else None for name in names]
+    top = max((i for i in layer if i is not None), default=-1)
+
+    def steps(name: str, i: int | None) -> int:
+        if i is not None:
+            return top + 1 - i
+        is_input = name.startswith("backbone.") and not name.startswith("backbone.output_norm")
+        return top + 2 if is_input else 0
+
+    return [steps(name, i) for name, i in zip(names, layer, strict=True)]
 
 
 class Lamb(torch.optim.Optimizer):
