@@ -175,7 +175,7 @@ STOP_AT = 7
         {},
         {"tasks": "SST-2,RTE", "sampling": 0.0},
         {"frozen": True},
-        {"optim": {"ema": 0.9, "layer_decay": 0.8}},
+        {"optim": {"ema": 0.9}, "layer_decay": 0.8},
         {"micro_rows": 5},
     ],
     ids=["plain", "joint", "frozen", "ema", "micro"],
@@ -267,7 +267,7 @@ def test_layers_learn_slower_the_lower_they_are(tmp_path: Path) -> None:
 
     spec = HeadSpec(name="x", kind="classes", labels=("a", "b"))
     model = build_task_model(make_start(tmp_path, num_layers=3, norm="pre").backbone, [spec], generator(1))
-    optimizer = build_optimizer(model, OptimSettings(lr=1.0, layer_decay=0.5))
+    optimizer = build_optimizer(model, OptimSettings(lr=1.0), layer_decay=0.5)
     names = {id(p): name for name, p in model.named_parameters()}
     peak = {names[id(p)]: group["peak"] for group in optimizer.param_groups for p in group["params"]}
     assert len(peak) == len(names)
@@ -374,7 +374,7 @@ def test_intermediate_tasks_come_first_and_the_others_start_there(tmp_path: Path
         {"warmup": 2.0},
         {"length": 3},
         {"dropout": 1.0},
-        {"optim": {"layer_decay": 0.0}},
+        {"layer_decay": 0.0},
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:

@@ -69,6 +69,7 @@ class FinetuneRun(RunLoop[Scores, TaskModel]):
             settings.optimizer(num_steps),
             num_steps=num_steps,
             seed=settings.seed,
+            layer_decay=settings.layer_decay,
             autocast=training_dtype(settings.precision, device),
             device=device,
         )

@@ -30,6 +30,8 @@ class FinetuneSettings:
     """The most slots of a row; without it, as many as the model reads."""
     warmup: float = 0.1
     """The share of the steps over which the learning rate rises."""
+    layer_decay: float = 1.0
+    """Each layer learns at this share of the rate of the layer above it; heads at the full rate, embeddings least."""
     evaluations: int = 1
     """Evaluations on dev per epoch."""
     patience: int | None = None
@@ -60,6 +62,8 @@ class FinetuneSettings:
             raise ConfigError("epochs must be positive, warmup be in [0, 1] and sampling not be negative")
         if self.length is not None and self.length < 5:
             raise ConfigError(f"length must be at least 5, got {self.length}")
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"layer_decay must be in (0, 1], got {self.layer_decay}")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
 

@@ -36,16 +36,12 @@ class OptimSettings:
     """Gradients are scaled down to this norm; 0: never."""
     ema: float = 0.0
     """Keep an exponential moving average of the weights with this decay, and evaluate and export it; 0: none."""
-    layer_decay: float = 1.0
-    """Each layer learns at this share of the rate of the layer above it; heads at the full rate, embeddings least."""
 
     def __post_init__(self) -> None:
         if self.lr <= 0 or self.matrix_lr <= 0:
             raise ConfigError("learning rates must be positive")
         if self.warmup_steps < 0 or not 0 <= self.final <= 1 or not 0 <= self.ema < 1:
             raise ConfigError("warmup_steps must not be negative, final be in [0, 1] and ema in [0, 1)")
-        if not 0 < self.layer_decay <= 1:
-            raise ConfigError(f"layer_decay must be in (0, 1], got {self.layer_decay}")
 
 
 def lr_scale(settings: OptimSettings, step: int, num_steps: int) -> float:
@@ -65,8 +61,12 @@ def lr_scale(settings: OptimSettings, step: int, num_steps: int) -> float:
     return settings.final + (1 - settings.final) * left
 
 
-def build_optimizer(model: nn.Module, settings: OptimSettings) -> torch.optim.Optimizer:
-    """The optimizer with its groups; each group's `peak` is what the schedule scales."""
+def build_optimizer(model: nn.Module, settings: OptimSettings, layer_decay: float = 1.0) -> torch.optim.Optimizer:
+    """The optimizer with its groups; each group's `peak` is what the schedule scales.
+
+    With `layer_decay`, each layer learns at that share of the rate of the layer above it: heads at the full rate, the
+    embeddings least.
+    """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     plain = [p for name, p in named if _is_plain(name, p)]
     shaped = [(name, p) for name, p in named if not _is_plain(name, p)]
@@ -80,7 +80,7 @@ def build_optimizer(model: nn.Module, settings: OptimSettings) -> torch.optim.Op
             {"params": others, "peak": settings.lr, "weight_decay": settings.weight_decay, "matrix": False},
             {"params": plain, "peak": settings.lr, "weight_decay": 0.0, "matrix": False},
         ]
-        return Muon(_by_depth(groups, named, settings), lr=settings.lr, betas=betas, eps=settings.eps)
+        return Muon(_by_depth(groups, named, layer_decay), lr=settings.lr, betas=betas, eps=settings.eps)
     adapt = [p for _, p in shaped]
     groups = [
         {"params": adapt, "peak": settings.lr, "weight_decay": settings.weight_decay},
@@ -88,9 +88,9 @@ def build_optimizer(model: nn.Module, settings: OptimSettings) -> torch.optim.Op
     ]
     if settings.kind == "lamb":
         groups[0]["adapt"], groups[1]["adapt"] = True, False
-        return Lamb(_by_depth(groups, named, settings), lr=settings.lr, betas=betas, eps=settings.eps)
+        return Lamb(_by_depth(groups, named, layer_decay), lr=settings.lr, betas=betas, eps=settings.eps)
     return torch.optim.AdamW(
-        _by_depth(groups, named, settings), lr=settings.lr, betas=betas, eps=settings.eps, fused=True
+        _by_depth(groups, named, layer_decay), lr=settings.lr, betas=betas, eps=settings.eps, fused=True
     )
 
 
@@ -104,18 +104,18 @@ def _is_plain(name: str, parameter: Tensor) -> bool:
 
 
 def _by_depth(
-    groups: list[dict[str, Any]], named: list[tuple[str, nn.Parameter]], settings: OptimSettings
+    groups: list[dict[str, Any]], named: list[tuple[str, nn.Parameter]], layer_decay: float
 ) -> list[dict[str, Any]]:
     """The groups that have parameters; with layer_decay, each cut into one group per distance from the top."""
     below = _steps_below([name for name, _ in named])
     distance = {id(p): n for (_, p), n in zip(named, below, strict=True)}
-    if settings.layer_decay == 1:
+    if layer_decay == 1:
         distance = dict.fromkeys(distance, 0)
     cut: list[dict[str, Any]] = []
     for group in groups:
         for n in sorted({distance[id(p)] for p in group["params"]}):
             params = [p for p in group["params"] if distance[id(p)] == n]
-            cut.append({**group, "params": params, "peak": group["peak"] * settings.layer_decay**n})
+            cut.append({**group, "params": params, "peak": group["peak"] * layer_decay**n})
     return cut
 
 
