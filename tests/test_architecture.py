@@ -15,6 +15,7 @@ LAYERS = [
     {"tokenizer", "batch", "model", "masking", "orders", "visibility"},
     {"objectives", "likelihood", "generation", "corpus"},
     {"evaluation", "lm"},
+    {"interop"},
     {"training", "bench"},
     {"cli"},
 ]

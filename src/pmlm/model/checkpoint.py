@@ -128,29 +128,28 @@ def load_checkpoint(
         raise CheckpointError(
             f"{folder}: the tokenizer's [MASK] is {mask_id} but the model's mask_id is {config.mask_id}"
         )
-    tensors = _read_weights(folder / WEIGHTS, document.get("weights_sha256"))
-    try:
-        model = LanguageModel(config)
-    except (RuntimeError, MemoryError) as error:
-        raise CheckpointError(f"{folder}: a model of this size cannot be built: {str(error).splitlines()[0]}") from None
+    tensors = read_weights(folder / WEIGHTS, document.get("weights_sha256"))
+    model = empty_model(config, folder)
     _check_tensors(folder, model, tensors)
     model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     return Checkpoint(model.eval(), document.get("about", {}))
 
 
+def empty_model(config: ModelConfig, folder: Path) -> LanguageModel:
+    """The network that a folder describes, before its weights."""
+    try:
+        return LanguageModel(config)
+    except (RuntimeError, MemoryError) as error:
+        raise CheckpointError(f"{folder}: a model of this size cannot be built: {str(error).splitlines()[0]}") from None
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json of a checkpoint folder, checked for being one."""
     path = folder / CONFIG
-    if not _exists(folder.is_dir):
-        raise CheckpointError(f"no folder {folder}")
-    if not _exists(path.is_file):
-        raise CheckpointError(f"{folder} is no checkpoint: it has no {CONFIG}")
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from None
-    if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
-        raise CheckpointError(f"{path} is no pmlm configuration: it has no section 'model'")
+    document = read_document(folder)
+    if not isinstance(document.get("model"), dict):
+        hint = f" It is in the format of {kind!r}: see `pmlm convert`." if (kind := document.get("model_type")) else ""
+        raise CheckpointError(f"{path} is no pmlm configuration: it has no section 'model'.{hint}")
     known = ("format", "model", "storage", "vocabulary", "weights_sha256", "about")
     if odd := sorted(document.keys() - set(known)):
         raise CheckpointError(f"{path}: unknown setting {odd[0]!r}. Known: {', '.join(known)}.")
@@ -163,6 +162,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     return document
 
 
+def read_document(folder: Path) -> dict[str, Any]:
+    """config.json of a checkpoint folder of any format."""
+    path = folder / CONFIG
+    if not _exists(folder.is_dir):
+        raise CheckpointError(f"no folder {folder}")
+    if not _exists(path.is_file):
+        raise CheckpointError(f"{folder} is no checkpoint: it has no {CONFIG}")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from None
+    return document if isinstance(document, dict) else {}
+
+
 def _exists(check: Callable[[], bool]) -> bool:
     try:
         return check()
@@ -170,7 +183,8 @@ def _exists(check: Callable[[], bool]) -> bool:
         return False
 
 
-def _read_weights(path: Path, sha256: str | None) -> dict[str, torch.Tensor]:
+def read_weights(path: Path, sha256: str | None = None) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, checked where a checksum is known."""
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -10,6 +10,8 @@ Positions = Literal["absolute", "relative", "relative-sinusoidal", "rotary"]
 """absolute: learned, added to the tokens (A). relative: learned tables on keys and values, after Shaw et al. (R).
 relative-sinusoidal: the same with the fixed sinusoids of the authors' release. rotary: rotated queries and keys."""
 
+Activation = Literal["gelu", "gelu-tanh", "relu"]
+
 Visibility = Literal["bidirectional", "causal", "order-causal", "known-only"]
 """Who may look at whom: see pmlm.visibility."""
 
@@ -31,12 +33,18 @@ class ModelShape:
     """Relative offsets beyond this are treated alike."""
     norm: Literal["post", "pre"] = "post"
     """Layer norm after each sub-layer (BERT) or before it."""
+    norm_input: bool = True
+    """post: the sum of the embeddings is normalised too (BERT); it is not in XLNet."""
     norm_eps: float = 1e-12
     dropout: float = 0.1
     num_token_types: int = 0
     """Token-type (segment) embeddings; 2 in BERT, 0 for none."""
     scale_attention: bool = True
     """False reproduces the authors' released A checkpoint, which runs without the 1/sqrt(head width)."""
+    activation: Activation = "gelu"
+    """Of the feed-forward layers and of BERT's head: gelu with erf (BERT), its tanh approximation (GPT-2), or relu."""
+    head: Literal["bert", "bias", "tied"] = "bert"
+    """Beside the tied token embedding: BERT's transform and a bias; a bias alone (XLNet); nothing (GPT-2)."""
     init_std: float = 0.02
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pmlm.config import to_dict
+from pmlm.config import from_dict, to_dict
 from pmlm.corpus.framing import Row
 from pmlm.corpus.rows import RowStream, heldout_rows
 from pmlm.corpus.shards import Corpus
@@ -208,9 +208,8 @@ class Run:
             return
         saved = json.loads(path.read_text(encoding="utf-8"))
         free = {"num_steps", "evaluation", "saving", "micro_rows", "parallel", "about", "name", "precision"}
-        before, now = (
-            {k: v for k, v in s.items() if k not in free} for s in (saved["settings"], to_dict(self.settings))
-        )
+        then = from_dict(TrainSettings, saved["settings"])  # settings that came later have their defaults
+        before, now = ({k: v for k, v in to_dict(s).items() if k not in free} for s in (then, self.settings))
         changed = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
         if changed:
             raise ConfigError(
