@@ -6,13 +6,14 @@ from typing import Literal, get_args
 
 from pmlm.errors import ConfigError
 
-Positions = Literal["absolute", "relative", "relative-sinusoidal", "rotary"]
+Positions = Literal["absolute", "relative", "relative-sinusoidal", "rotary", "transformer-xl"]
 """absolute: learned, added to the tokens (A). relative: learned tables on keys and values, after Shaw et al. (R).
-relative-sinusoidal: the same with the fixed sinusoids of the authors' release. rotary: rotated queries and keys."""
+relative-sinusoidal: the same with the fixed sinusoids of the authors' release. rotary: rotated queries and keys.
+transformer-xl: projected sinusoids on keys, with a bias for content and one for distance (XLNet)."""
 
 Activation = Literal["gelu", "gelu-tanh", "relu"]
 
-Visibility = Literal["bidirectional", "causal", "order-causal", "known-only"]
+Visibility = Literal["bidirectional", "causal", "order-causal", "known-only", "two-stream"]
 """Who may look at whom: see pmlm.visibility."""
 
 VISIBILITIES: tuple[Visibility, ...] = get_args(Visibility)
@@ -56,6 +57,8 @@ class ModelShape:
             problems.append(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
         if not problems and self.positions in ("rotary", "relative-sinusoidal") and self.head_width % 2:
             problems.append(f"{self.positions} positions need an even head width, got {self.head_width}")
+        if not problems and self.positions == "transformer-xl" and self.width % 2:
+            problems.append(f"transformer-xl positions need an even width, got {self.width}")
         if self.num_token_types < 0:
             problems.append(f"num_token_types must not be negative, got {self.num_token_types}")
         if not (math.isfinite(self.norm_eps) and self.norm_eps > 0):
