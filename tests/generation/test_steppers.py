@@ -69,6 +69,16 @@ def test_the_order_cache_equals_recomputation_at_every_step(
                 hidden[b, other], rank[b, other] = False, turn
 
 
+@pytest.mark.parametrize("positions", SCHEMES)
+def test_with_nothing_known_a_two_stream_query_sees_itself_in_the_cache_too(positions: str) -> None:
+    model, batch = tiny_model(positions=positions), make_batch([[3, 4, 5]], [[True] * 3], pad_id=0)
+    state, at = State(batch, batch.maskable_BL, torch.zeros_like(batch.ids_BL)), Slots.where(batch.maskable_BL)
+    with torch.no_grad():
+        one = OrderCached(model, batch, "two-stream").logp(state, at)
+        two = Recompute(model, "two-stream").logp(state, at)
+    assert torch.allclose(one[:, 3:], two[:, 3:], atol=1e-5)
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=3), st.sampled_from(list(MODELS)), st.integers(0, 10**6))
 def test_gpts_cache_equals_one_pass_over_the_text(sizes: list[int], which: tuple[str, str], seed: int) -> None:
