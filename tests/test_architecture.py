@@ -16,7 +16,7 @@ LAYERS = [
     {"objectives", "likelihood", "generation", "corpus"},
     {"evaluation", "lm"},
     {"interop"},
-    {"training", "bench"},
+    {"training", "bench", "hf"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -26,6 +26,8 @@ from pmlm.model.heads import LanguageModel
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
+MODEL_TYPE = "pmlm"
+"""What transformers knows our checkpoints by (see pmlm.hf)."""
 Storage = Literal["float32", "float16", "bfloat16"]
 
 
@@ -57,6 +59,7 @@ def save_checkpoint(
     tensors = {name: t.detach().cpu().to(dtype).contiguous() for name, t in checkpoint.model.state_dict().items()}
     weights = dump_safetensors(tensors, metadata={"format": "pt"})
     document = {
+        "model_type": MODEL_TYPE,
         "format": FORMAT,
         "model": to_dict(checkpoint.model.config),
         "storage": storage,
@@ -150,7 +153,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(document.get("model"), dict):
         hint = f" It is in the format of {kind!r}: see `pmlm convert`." if (kind := document.get("model_type")) else ""
         raise CheckpointError(f"{path} is no pmlm configuration: it has no section 'model'.{hint}")
-    known = ("format", "model", "storage", "vocabulary", "weights_sha256", "about")
+    known = ("model_type", "format", "model", "storage", "vocabulary", "weights_sha256", "about")
     if odd := sorted(document.keys() - set(known)):
         raise CheckpointError(f"{path}: unknown setting {odd[0]!r}. Known: {', '.join(known)}.")
     if document.get("storage", "float32") not in get_args(Storage):

@@ -24,6 +24,7 @@ from pmlm.evaluation import Scorer
 from pmlm.lm import LM
 from pmlm.model import LanguageModel, Visibility, build_model
 from pmlm.runtime import generator, training_dtype, tune_allocator
+from pmlm.training.adapt import take_weights
 from pmlm.training.distributed import Ranks, spread_model, sum_over_ranks
 from pmlm.training.job import Pretraining
 from pmlm.training.resume import keep_latest, load_state, save_state, step_folders
@@ -74,7 +75,9 @@ class Run:
         if settings.batch_rows < self.ranks.world:
             raise ConfigError(f"batch_rows {settings.batch_rows} is less than the number of ranks {self.ranks.world}")
         config = model_config(settings, corpus.tokenizer)
-        self.model = build_model(config, generator(settings.seed, "init")) if init_from is None else init_from
+        self.model = build_model(config, generator(settings.seed, "init"))
+        if init_from is not None:
+            take_weights(self.model, init_from)
         self.model.to(device)
         stream = RowStream(corpus, settings.rows, settings.seed)
         self.job = Pretraining(
