@@ -15,7 +15,8 @@ LAYERS = [
     {"tokenizer", "words", "batch", "model", "masking", "orders", "visibility"},
     {"objectives", "likelihood", "generation", "corpus"},
     {"evaluation", "results", "writer", "refining", "lm"},
-    {"training", "bench"},
+    {"interop"},
+    {"training", "bench", "hf"},
     {"nlu"},
     {"cli"},
 ]

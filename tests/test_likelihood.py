@@ -27,9 +27,10 @@ from pmlm.orders import Order, choose, parse_order
 from pmlm.runtime import RowRandom, generator
 
 BOTH: list[Visibility] = ["bidirectional", "order-causal"]
+ORDERED: list[Visibility] = ["order-causal", "two-stream"]
 
 
-@pytest.mark.parametrize("visibility", ["bidirectional", "order-causal", "known-only"])
+@pytest.mark.parametrize("visibility", ["bidirectional", "known-only", *ORDERED])
 def test_every_order_of_a_consistent_model_gives_the_joint(visibility: Visibility) -> None:
     model = TableModel(vocab=4, length=4)
     for ids in ([1, 2, 3, 1], [3, 3, 1, 2]):
@@ -46,19 +47,22 @@ def test_left_to_right_models_give_the_joint_too() -> None:
     assert logp.tolist() == pytest.approx([model.log_joint(row) for row in batch.ids_BL.tolist()], abs=1e-5)
 
 
-@pytest.mark.parametrize("positions", ["absolute", "relative", "rotary"])
+@pytest.mark.parametrize("positions", ["absolute", "relative", "rotary", "transformer-xl"])
 @pytest.mark.parametrize("num_given", [0, 2])
-def test_one_order_causal_pass_equals_token_by_token_recomputation(positions: str, num_given: int) -> None:
+@pytest.mark.parametrize("visibility", ORDERED)
+def test_one_ordered_pass_equals_token_by_token_recomputation(
+    positions: str, num_given: int, visibility: Visibility
+) -> None:
     model = tiny_model(positions=positions)
     rows = random_rows(3, 7)
     batch = framed_batch(*rows)
     order = torch.randperm(7, generator=generator(1)).add(1).tolist()[num_given:]
     rank = order_ranks(batch, [order] * 3)
-    logp = order_logp(model, batch, rank, "order-causal")
+    logp = order_logp(model, batch, rank, visibility)
     for t, slot in enumerate(order, start=1):
         hidden = rank >= t
         at = Slots(torch.arange(3), torch.full((3,), slot))
-        again = hidden_logp(model, batch, hidden & (rank > 0), torch.where(rank < t, rank, 0), "order-causal", at)
+        again = hidden_logp(model, batch, hidden & (rank > 0), torch.where(rank < t, rank, 0), visibility, at)
         expected = again.gather(1, batch.ids_BL[:, slot][:, None])[:, 0]
         assert torch.allclose(logp[:, slot].float(), expected, atol=1e-5)
     assert (logp[rank == 0] == 0).all()
@@ -123,7 +127,7 @@ def all_orders_nll(model: object, batch: Batch, visibility: Visibility) -> Tenso
     return -torch.stack(logp).mean(0)
 
 
-@pytest.mark.parametrize("visibility", [*BOTH, "known-only"])
+@pytest.mark.parametrize("visibility", [*BOTH, "known-only", "two-stream"])
 def test_the_bound_estimates_the_all_orders_average_without_bias(visibility: Visibility) -> None:
     model = tiny_model()
     row = random_rows(1, 4)[0]

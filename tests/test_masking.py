@@ -110,7 +110,7 @@ def test_stratified_counts_have_far_less_variance() -> None:
     assert spread_of("stratified") < spread_of("count") / 5
 
 
-@pytest.mark.parametrize("unit", ["token", "word", "span"])
+@pytest.mark.parametrize("unit", ["token", "word", "span", "words"])
 @pytest.mark.parametrize("draw", ["ratio", "count", "stratified"])
 def test_markers_and_padding_are_never_hidden(unit: str, draw: str) -> None:
     batch = framed_batch(*random_rows(40, 7), [5], [6, 7], length=12)
@@ -121,6 +121,26 @@ def test_markers_and_padding_are_never_hidden(unit: str, draw: str) -> None:
     hidden = draw_hidden(batch, masking, RowRandom.whole(2, 1, batch.num_rows))
     assert hidden.any()
     assert not (hidden & ~batch.maskable_BL).any()
+
+
+def test_runs_of_words_are_whole_and_of_one_to_five_words_all_as_often() -> None:
+    rows, length = 3000, 60
+    batch = bare_batch(*([[3] * length] * rows))
+    words = torch.arange(length).expand(rows, length) % 3 != 1  # words of one and of two tokens
+    batch = Batch(batch.ids_BL, batch.maskable_BL, batch.group_BL, words)
+    least = Masking(prior=Prior(kind="table", weights=(0.0, 1.0)), draw="count", unit="words")
+    hidden = draw_hidden(batch, least, RowRandom.whole(1, 1, rows))  # one token is aimed at: one run is hidden
+    word = words.long().cumsum(1)
+    sizes = []
+    for row_hidden, row_word in zip(hidden, word, strict=True):
+        slots = row_hidden.nonzero()[:, 0]
+        assert (slots.diff() == 1).all()
+        assert row_hidden[torch.isin(row_word, row_word[slots])].all()
+        if slots[0] > 0 and slots[-1] < length - 1:  # a run at the edge may be cut
+            sizes.append(len(row_word[slots].unique()))
+    shares = [sizes.count(n) / len(sizes) for n in range(1, 6)]
+    assert sum(shares) == 1
+    assert shares == pytest.approx([0.2] * 5, abs=0.04)
 
 
 def test_words_are_hidden_whole() -> None:

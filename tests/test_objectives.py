@@ -18,6 +18,7 @@ from pmlm.objectives import (
     BERT,
     GPT,
     U_PMLM,
+    XLNET,
     Member,
     Mixture,
     Objective,
@@ -163,10 +164,11 @@ def test_texts_with_nothing_hidden_carry_no_loss() -> None:
 
 
 @pytest.mark.parametrize("objective", [BERT, U_PMLM, GPT, APLM, Objective(kind="aplm", given_prob=0.7), Objective(kind="pmlm", weighting="row"),
-                                       Objective(kind="pmlm", visibility="known-only")], ids=lambda o: f"{o.kind}-{o.weighting}-{o.visibility}")  # fmt: skip
+                                       XLNET, Objective(kind="pmlm", visibility="known-only")], ids=lambda o: f"{o.kind}-{o.weighting}-{o.visibility}")  # fmt: skip
 def test_micro_batches_add_up_to_the_batch(objective: Objective) -> None:
     model = tiny_model()
     batch = framed_batch(*random_rows(6, 7), [3, 4], [5], length=11)
+    batch = Batch(batch.ids_BL, batch.maskable_BL, batch.group_BL, batch.ids_BL % 2 == 0)
     whole = loss(model, batch, objective, RowRandom.whole(1, 2, 8), model.config)
     parts = [
         loss(model, batch.rows(index), objective, RowRandom(1, 2, index, 8), model.config)
@@ -190,6 +192,50 @@ def test_the_given_block_leaves_at_least_one_token_and_is_seen_both_ways() -> No
     queries = prepared.at.slots_M[prepared.at.rows_M == row] - batch.length
     given = [s for s in range(7) if s not in queries.tolist()]
     assert visible[row][given][:, given].all()
+
+
+def worded_batch(rows: int, length: int) -> Batch:
+    batch = framed_batch(*random_rows(rows, length))
+    words = torch.arange(length + 2).expand(rows, -1) % 3 != 2
+    return Batch(batch.ids_BL, batch.maskable_BL, batch.group_BL, words)
+
+
+def test_xlnet_predicts_about_a_sixth_last_and_in_random_order_from_all_the_rest() -> None:
+    batch = worded_batch(400, 126)
+    prepared = prepare(batch, XLNET, RowRandom.whole(1, 1, 400), tiny_config())
+    assert len(prepared.at) / int(batch.maskable_BL.sum()) == pytest.approx(1 / 6, abs=0.025)
+    assert (prepared.weight_M == 1).all()
+    assert prepared.count == len(prepared.at)
+    visible = prepared.inputs.visible_BQK
+    assert visible is not None
+    length, earlier = batch.length, []
+    for row in range(20):
+        queries = prepared.at.slots_M[prepared.at.rows_M == row]
+        targets = (queries - length).tolist()
+        given = [s for s in range(length) if s not in targets]
+        assert visible[row][given][:, given].all()
+        assert not visible[row][given][:, targets].any()
+        assert visible[row][queries][:, given].all()
+        assert not visible[row][queries][:, length:].any()
+        seen = visible[row][queries][:, targets]
+        assert sorted(seen.sum(1).tolist()) == list(range(len(targets)))  # a chain: each sees those before it
+        earlier += [bool(seen[i, j]) for i in range(len(targets)) for j in range(i)]
+    assert sum(earlier) / len(earlier) == pytest.approx(0.5, abs=0.05)
+
+
+def test_xlnets_loss_is_the_exact_nll_along_its_order() -> None:
+    model, batch = tiny_model(), worded_batch(3, 20)
+    random = RowRandom.whole(1, 1, 3)
+    prepared = prepare(batch, XLNET, random, model.config)
+    visible = prepared.inputs.visible_BQK
+    assert visible is not None
+    rank = torch.zeros_like(batch.ids_BL)
+    slots = prepared.at.slots_M - batch.length
+    known = (~torch.zeros_like(rank, dtype=torch.bool)).index_put((prepared.at.rows_M, slots), torch.tensor(False))
+    seen_M = visible[prepared.at.rows_M, prepared.at.slots_M, : batch.length].sum(1)
+    rank[prepared.at.rows_M, slots] = seen_M - known.sum(1)[prepared.at.rows_M] + 1
+    expected = -order_logp(model, batch, rank, "two-stream").sum().item()
+    assert loss(model, batch, XLNET, random, model.config).total.item() == pytest.approx(expected, rel=1e-5)
 
 
 MIX = Mixture(members=(Member(objective=APLM, start=0.75, end=0.25), Member(objective=U_PMLM, start=0.25, end=0.75)))

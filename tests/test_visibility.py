@@ -12,10 +12,11 @@ from pmlm.visibility import (
     causal_inputs,
     known_only_inputs,
     order_causal_inputs,
+    ordered_inputs,
     reading_inputs,
 )
 
-SCHEMES = ["absolute", "relative", "relative-sinusoidal", "rotary"]
+SCHEMES = ["absolute", "relative", "relative-sinusoidal", "rotary", "transformer-xl"]
 
 
 def influence(model: LanguageModel, inputs: Inputs, slot: int) -> list[bool]:
@@ -89,7 +90,25 @@ def test_order_causal_queries_see_given_and_earlier_tokens_and_nobody_sees_a_que
 
 
 @pytest.mark.parametrize("positions", SCHEMES)
-@pytest.mark.parametrize("kind", ["bidirectional", "causal", "order-causal", "known-only"])
+def test_two_stream_queries_read_content_alone_and_themselves_only_where_there_is_none(positions: str) -> None:
+    model = tiny_model(positions=positions)
+    batch = bare_batch([3, 4, 5, 6])
+    rank = torch.tensor([[2, 0, 0, 1]])
+    inputs = order_causal_inputs(batch, rank, MASK, sees_itself=False)
+    visible = inputs.visible_BQK
+    assert visible is not None
+    assert not visible[0, [4, 7], 4:].any()
+    assert visible[0, :4, :4].tolist() == order_causal_inputs(batch, rank, MASK).visible_BQK[0, :4, :4].tolist()  # type: ignore[index]
+    # through the network a query also moves its own output by its residual path, and nobody else's
+    assert influence(model, inputs, 7) == [False, True, True, False, False, False, False, True]
+    assert influence(model, inputs, 4) == [False, True, True, True, True, False, False, False]
+    nothing_given = order_causal_inputs(batch, torch.tensor([[1, 2, 3, 4]]), MASK, sees_itself=False)
+    assert influence(model, nothing_given, 4) == [False] * 4 + [True, False, False, False]
+    assert torch.isfinite(model(nothing_given, Slots(torch.tensor([0]), torch.tensor([4])))[:, 3:]).all()
+
+
+@pytest.mark.parametrize("positions", SCHEMES)
+@pytest.mark.parametrize("kind", ["bidirectional", "causal", "order-causal", "known-only", "two-stream"])
 def test_padding_packing_and_neighbours_change_no_logit(positions: str, kind: str) -> None:
     model = tiny_model(positions=positions)
     row = random_rows(1, 6)[0]
@@ -107,7 +126,7 @@ def test_padding_packing_and_neighbours_change_no_logit(positions: str, kind: st
             case "causal":
                 inputs = causal_inputs(batch, MASK)
             case _:
-                inputs, slots = order_causal_inputs(batch, rank, MASK), slots + batch.length
+                inputs, slots = ordered_inputs(batch, rank, kind, MASK), slots + batch.length  # type: ignore[arg-type]
         return model(inputs, Slots(torch.full_like(slots, b), slots))[:, 3:]
 
     alone = logits(bare_batch(row), 0, 0)

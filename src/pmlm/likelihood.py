@@ -22,7 +22,7 @@ from pmlm.masking import Masking, draw_hidden, text_ranks
 from pmlm.model import Inputs, ModelConfig, Slots, Visibility
 from pmlm.orders import Order, OrderKind, arrange, choose
 from pmlm.runtime import RowRandom
-from pmlm.visibility import bidirectional_inputs, causal_inputs, known_only_inputs, order_causal_inputs
+from pmlm.visibility import causal_inputs, hidden_inputs, is_ordered, ordered_inputs
 
 MAX_SLOTS = 16_384
 """How many slots one forward pass may hold, by default; memory grows with it."""
@@ -91,9 +91,9 @@ def order_logp(
         case "causal":
             assert _is_left_to_right(rank_BL), "check_order comes first"
             logp = [_causal_part(model, part) for part, _ in _row_parts(batch, rank_BL, batch.length, max_slots)]
-        case "order-causal":
+        case "order-causal" | "two-stream":
             parts = _row_parts(batch, rank_BL, 2 * batch.length, max_slots)
-            logp = [_order_causal_part(model, part, rank) for part, rank in parts]
+            logp = [_ordered_part(model, part, rank, visibility) for part, rank in parts]
     return torch.where(_is_predicted(rank_BL), torch.cat(logp), 0.0)
 
 
@@ -104,7 +104,7 @@ def policy_logp(
     """(logp_BL, rank_BL) along the order that the model itself chooses, from its state before each token is known."""
     rank_BL = torch.zeros_like(batch.ids_BL)
     logp_BL = torch.zeros(batch.ids_BL.shape, dtype=torch.float64)
-    slots_per_row = batch.length * (2 if visibility == "order-causal" else 1)
+    slots_per_row = batch.length * (2 if is_ordered(visibility) else 1)
     step = max(1, max_slots // slots_per_row)
     for start in range(0, batch.num_rows, step):
         rows = torch.arange(start, min(start + step, batch.num_rows))
@@ -137,20 +137,10 @@ def hidden_logp(
 ) -> Tensor:
     """[M, V] log-probabilities at hidden slots, given all that is known.
 
-    `rank_BL` orders the known tokens; order-causal visibility alone depends on it.
+    `rank_BL` orders the known tokens; the ordered visibilities alone depend on it.
     """
-    seen_BL = torch.where(hidden_BL, model.config.mask_id, batch.ids_BL)
-    match visibility:
-        case "bidirectional":
-            return _log_softmax(model(bidirectional_inputs(batch, seen_BL), at))
-        case "known-only":
-            return _log_softmax(model(known_only_inputs(batch, seen_BL, hidden_BL), at))
-        case "order-causal":
-            last_BL = torch.where(hidden_BL, batch.length + 1, rank_BL)
-            inputs = order_causal_inputs(batch, last_BL, model.config.mask_id)
-            return _log_softmax(model(inputs, Slots(at.rows_M, at.slots_M + batch.length)))
-        case "causal":
-            return _log_softmax(model(causal_inputs(batch, model.config.mask_id), at))
+    inputs, first = hidden_inputs(batch, hidden_BL, rank_BL, visibility, model.config.mask_id)
+    return _log_softmax(model(inputs, Slots(at.rows_M, at.slots_M + first)))
 
 
 @torch.no_grad()
@@ -165,7 +155,7 @@ def bound_nll(
     """[B] an unbiased estimate of each text's NLL averaged over all orders, which bounds -log of their mixture.
 
     Bidirectional: one pass with K ~ U{1 … N} hidden tokens, stratified over `random.total` texts, weighted N/K.
-    Order-causal: the exact NLL along one random order. Causal: the exact NLL, there being one order alone.
+    Ordered: the exact NLL along one random order. Causal: the exact NLL, there being one order alone.
     """
     if visibility in ("bidirectional", "known-only"):
         hidden_BL = draw_hidden(batch, Masking(), random)
@@ -182,7 +172,7 @@ def bound_nll(
             logp_M = _pick(logp_MV, part.ids_BL[at.rows_M, at.slots_M])
             nll_B.scatter_add_(0, at.rows_M + start, -logp_M)
         return nll_B * num_B / hidden_BL.sum(1).clamp(min=1)
-    rank_BL = random_ranks(batch, random) if visibility == "order-causal" else l2r_ranks(batch)
+    rank_BL = random_ranks(batch, random) if is_ordered(visibility) else l2r_ranks(batch)
     return -order_logp(model, batch, rank_BL, visibility, max_slots=max_slots).sum(1)
 
 
@@ -222,9 +212,9 @@ def _stepwise_logp(
     return logp_BL
 
 
-def _order_causal_part(model: Conditionals, batch: Batch, rank_BL: Tensor) -> Tensor:
+def _ordered_part(model: Conditionals, batch: Batch, rank_BL: Tensor, visibility: Visibility) -> Tensor:
     at = Slots.where(_is_predicted(rank_BL))
-    inputs = order_causal_inputs(batch, rank_BL, model.config.mask_id)
+    inputs = ordered_inputs(batch, rank_BL, visibility, model.config.mask_id)
     logp_MV = _log_softmax(model(inputs, Slots(at.rows_M, at.slots_M + batch.length)))
     return _scatter(logp_MV, batch, at)
 

@@ -23,7 +23,9 @@ from pmlm.batch import Batch, group_counts, spread
 from pmlm.errors import ConfigError
 from pmlm.runtime import RowRandom
 
-Unit = Literal["token", "word", "span"]
+Unit = Literal["token", "word", "span", "words"]
+MOST_WORDS = 5
+"""words: the longest run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,7 @@ class Masking:
     """ratio: r first, then each token on its own. count: K >= 1 from its exact law. stratified: the same with one K
     from each of B equal strata of that law, B being the rows of the global batch: several times less variance."""
     unit: Unit = "token"
+    """What is hidden together: nothing, whole words, runs of tokens, or runs of 1 to 5 whole words (XLNet)."""
     mean_span: float = 3.0
     """span: the mean length of a hidden run, in tokens."""
     corruption: Literal["all-mask", "80-10-10"] = "all-mask"
@@ -250,8 +253,15 @@ def _unit_starts(batch: Batch, masking: Masking, random: RowRandom) -> Tensor:
     if masking.unit == "span":
         return edge_BL | (random.uniform("span", batch.length) < 1 / masking.mean_span) | ~batch.maskable_BL
     if batch.starts_word_BL is None:
-        raise ConfigError("masking.unit = 'word' needs a tokenizer that knows where words start")
-    return edge_BL | batch.starts_word_BL | ~batch.maskable_BL
+        raise ConfigError(f"masking.unit = {masking.unit!r} needs a tokenizer that knows where words start")
+    begins_BL = edge_BL | batch.starts_word_BL | ~batch.maskable_BL
+    if masking.unit == "word":
+        return begins_BL
+    words_BL = 1 + (random.uniform("span", batch.length) * MOST_WORDS).long()  # of the first run, the second, …
+    is_first_BL = torch.zeros(batch.num_rows, batch.length + 1, dtype=torch.bool)  # for each word, whether a run begins
+    is_first_BL.scatter_(1, (words_BL.cumsum(1) - words_BL).clamp(max=batch.length), True)
+    word_BL = begins_BL.long().cumsum(1) - 1
+    return begins_BL & (edge_BL | is_first_BL.gather(1, word_BL) | ~batch.maskable_BL)
 
 
 def corrupt(

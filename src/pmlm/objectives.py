@@ -7,6 +7,7 @@ pass, and neither micro-batches nor ranks can change the result. One function th
 - mlm    Eq. 2 with a fixed ratio (BERT), pmlm  Eq. 6 with any prior (u-PMLM: uniform)
 - alm    Eq. 1 (GPT)
 - aplm   Eq. 8 trained directly: order-causal visibility, a query for each predicted token
+- xlnet  the last part of an order, in spans, from all the rest: two-stream visibility; no memory of earlier segments
 
 Shapes: B rows, L slots, T texts per row, M predictions.
 """
@@ -24,16 +25,16 @@ from pmlm.errors import ConfigError
 from pmlm.masking import Masking, Prior, corrupt, draw_hidden, scheduled, text_ranks
 from pmlm.model import Inputs, ModelConfig, Slots, Visibility
 from pmlm.runtime import RowRandom
-from pmlm.visibility import bidirectional_inputs, causal_inputs, known_only_inputs, order_causal_inputs
+from pmlm.visibility import bidirectional_inputs, causal_inputs, is_ordered, known_only_inputs, ordered_inputs
 
 Weighting = Literal["likelihood", "row", "token-mean"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    kind: Literal["mlm", "pmlm", "alm", "aplm"] = "pmlm"
+    kind: Literal["mlm", "pmlm", "alm", "aplm", "xlnet"] = "pmlm"
     masking: Masking = Masking()
-    """mlm and pmlm: how hidden tokens are drawn. For mlm the prior is usually fixed."""
+    """mlm, pmlm and xlnet: how hidden tokens are drawn. For mlm and xlnet the prior is usually fixed."""
     visibility: Visibility = "bidirectional"
     """mlm and pmlm: bidirectional, or known-only (hidden slots do not see each other)."""
     weighting: Weighting = "likelihood"
@@ -50,12 +51,19 @@ class Objective:
         if self.kind in ("mlm", "pmlm") and self.visibility not in ("bidirectional", "known-only"):
             raise ConfigError(f"{self.kind} trains bidirectional or known-only visibility, not {self.visibility}")
 
+    @property
+    def has_queries(self) -> bool:
+        """Whether a row is read at twice its length."""
+        return is_ordered(self.trained_visibility())
+
     def trained_visibility(self) -> Visibility:
         match self.kind:
             case "alm":
                 return "causal"
             case "aplm":
                 return "order-causal"
+            case "xlnet":
+                return "two-stream"
             case _:
                 return self.visibility
 
@@ -66,6 +74,11 @@ BERT = Objective(
 U_PMLM = Objective(kind="pmlm")
 GPT = Objective(kind="alm")
 APLM = Objective(kind="aplm", weighting="token-mean")
+XLNET = Objective(
+    kind="xlnet",
+    masking=Masking(prior=Prior(kind="fixed", ratio=1 / 6), draw="count", unit="words"),
+    weighting="token-mean",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +146,8 @@ def prepare(batch: Batch, objective: Objective, random: RowRandom, config: Model
             return _prepare_causal(batch, objective, config)
         case "aplm":
             return _prepare_order_causal(batch, objective, random, config)
+        case "xlnet":
+            return _prepare_two_stream(batch, objective, random, config)
 
 
 def weighted_nll(model: nn.Module, prepared: Prepared) -> Tensor:
@@ -223,15 +238,28 @@ def _prepare_order_causal(batch: Batch, objective: Objective, random: RowRandom,
         key_BL = torch.arange(batch.length).expand_as(key_BL) / batch.length
     place_BL = text_ranks(batch, key_BL) + 1  # 1 … N within each text
     rank_BL = torch.where(batch.maskable_BL, (place_BL - given_BL).clamp(min=0), 0)
+    prepared = _prepare_ordered(batch, objective, rank_BL, config)
+    if objective.weighting == "likelihood":
+        predicted_BL = rank_BL > 0
+        num_M = spread(num_BT, batch.group_BL)[predicted_BL]
+        chance_M = 1 - objective.given_prob * (1 - place_BL[predicted_BL] / num_M)  # that this place is predicted
+        return replace(prepared, weight_M=1 / chance_M, count=batch.maskable_BL.sum())
+    return prepared
+
+
+def _prepare_two_stream(batch: Batch, objective: Objective, random: RowRandom, config: ModelConfig) -> Prepared:
+    """The hidden tokens come last, in random order; all others are given and see each other."""
+    hidden_BL = draw_hidden(batch, objective.masking, random)
+    rank_BL = text_ranks(replace(batch, maskable_BL=hidden_BL), random.uniform("order", batch.length)) + 1
+    return _prepare_ordered(batch, objective, torch.where(hidden_BL, rank_BL, 0), config)
+
+
+def _prepare_ordered(batch: Batch, objective: Objective, rank_BL: Tensor, config: ModelConfig) -> Prepared:
     predicted_BL = rank_BL > 0
     weight_M, count = prediction_weights(batch, predicted_BL, objective.weighting)
     at = Slots.where(predicted_BL)
-    if objective.weighting == "likelihood":
-        num_M = spread(num_BT, batch.group_BL)[predicted_BL]
-        chance_M = 1 - objective.given_prob * (1 - place_BL[predicted_BL] / num_M)  # that this place is predicted
-        weight_M, count = 1 / chance_M, batch.maskable_BL.sum()
     return Prepared(
-        order_causal_inputs(batch, rank_BL, config.mask_id),
+        ordered_inputs(batch, rank_BL, objective.trained_visibility(), config.mask_id),
         Slots(at.rows_M, at.slots_M + batch.length),
         batch.ids_BL[at.rows_M, at.slots_M],
         weight_M,

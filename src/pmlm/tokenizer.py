@@ -6,26 +6,29 @@ word is spelt with the same pieces as any other. The default of our own models.
 
 *wordpiece*: BERT's. Spacing is lost in the ids and restored as a reader expects.
 
-Special tokens are known by role, never by a literal in the text: a text that says "[MASK]" is just text.
+Special tokens are known by role, never by a literal in the text: a text that says "[MASK]" is just text. GPT-2's
+vocabulary has one special token, which plays every role.
 """
 
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
 from pmlm.detokenize import join_words
 from pmlm.errors import RunError, TokenizerError
 
+T = TypeVar("T")
 Kind = Literal["reversible", "wordpiece"]
 FILE = "tokenizer.json"
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+END_OF_TEXT = "<|endoftext|>"
 _MOST_PIECES = 1_000_000
 _WORDS = r"'(?:s|t|re|ve|m|ll|d)(?!\p{L})| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
@@ -43,11 +46,16 @@ class Tokenizer:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._backend.encode_special_tokens = True  # "[MASK]" in a text is text
+        self._backend.no_truncation()  # some files carry the lengths of the task that they were last used for
+        self._backend.no_padding()
         self.kind: Kind = "wordpiece" if isinstance(backend.model, models.WordPiece) else "reversible"
-        special = {name: i for name in SPECIALS if (i := backend.token_to_id(name)) is not None}
-        if missing := [name for name in SPECIALS if name not in special]:
+        self.special_names: tuple[str, ...] = SPECIALS
+        if self.kind == "reversible" and _has(backend, END_OF_TEXT) and not _has(backend, "[MASK]"):
+            self.special_names = (END_OF_TEXT,) * len(SPECIALS)
+        ids = {name: i for name in self.special_names if (i := backend.token_to_id(name)) is not None}
+        if missing := [name for name in self.special_names if name not in ids]:
             raise TokenizerError(f"the vocabulary lacks {', '.join(missing)}")
-        self.pad_id, self.unk_id, self.start_id, self.end_id, self.mask_id = (special[name] for name in SPECIALS)
+        self.pad_id, self.unk_id, self.start_id, self.end_id, self.mask_id = (ids[name] for name in self.special_names)
 
     @property
     def vocab_size(self) -> int:
@@ -56,7 +64,7 @@ class Tokenizer:
     @property
     def special_ids(self) -> tuple[int, ...]:
         """Never generated."""
-        return (self.pad_id, self.unk_id, self.start_id, self.end_id, self.mask_id)
+        return tuple(dict.fromkeys((self.pad_id, self.unk_id, self.start_id, self.end_id, self.mask_id)))
 
     @property
     def forbidden_ids(self) -> tuple[int, ...]:
@@ -108,6 +116,7 @@ class Tokenizer:
     def encode_inner(self, text: str, *, continues: bool = False) -> list[int]:
         """The ids of a part of a text; `continues`: it goes on the word before it (wordpiece writes `##` then)."""
         if self.kind == "wordpiece" and continues and text[:1].isalnum():
+            text = self._backend.normalizer.normalize_str(text) if self._backend.normalizer is not None else text
             word = self._backend.pre_tokenizer.pre_tokenize_str(text)[0][0]
             return self._continuation(word) + self.encode_inner(text[len(word) :])
         return [piece.id for piece in self.inner_pieces(text)]
@@ -166,6 +175,14 @@ class Tokenizer:
         raw = self._bytes[token_id]
         return raw.decode() if _is_text(raw) else "".join(f"<0x{byte:02X}>" for byte in raw)
 
+    def to_json(self) -> str:
+        """The whole pipeline as `tokenizers` writes it."""
+        return str(self._backend.to_str())
+
+    def names(self) -> list[str]:
+        """The pieces by id, as the vocabulary spells them."""
+        return [self._name(i) for i in range(self.vocab_size)]
+
     def save(self, folder: Path) -> None:
         try:
             self._backend.save(str(folder / FILE))
@@ -198,31 +215,52 @@ class Tokenizer:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """From a folder with tokenizer.json, or with BERT's vocab.txt."""
+    """From a folder with tokenizer.json, with BERT's vocab.txt, or with GPT-2's vocab.json and merges.txt."""
     path = folder / FILE
     if path.is_file():
-        try:
-            backend = Backend.from_file(str(path))
-        except Exception as error:
-            raise TokenizerError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
-        return Tokenizer(backend)
-    if (folder / "vocab.txt").is_file():
-        try:
-            return wordpiece_from_vocab((folder / "vocab.txt").read_text(encoding="utf-8").splitlines())
-        except (UnicodeDecodeError, OSError) as error:
-            raise TokenizerError(f"cannot read {folder / 'vocab.txt'}: {error}") from None
-    raise TokenizerError(f"no tokenizer in {folder}: neither {FILE} nor vocab.txt")
+        return Tokenizer(_without_offsets_trimmed(_attempt(path, lambda: Backend.from_file(str(path)))))
+    if (path := folder / "vocab.txt").is_file():
+        lines = _attempt(path, lambda: path.read_text(encoding="utf-8").splitlines())
+        return wordpiece_from_vocab(lines, **_bert_options(folder, lines))
+    if (path := folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        model = _attempt(path, lambda: models.BPE.from_file(str(path), str(folder / "merges.txt")))
+        return Tokenizer(_byte_level(Backend(model)))
+    raise TokenizerError(f"no tokenizer in {folder}: neither {FILE} nor vocab.txt nor vocab.json with merges.txt")
 
 
-def wordpiece_from_vocab(lines: Sequence[str], *, lowercase: bool = False) -> Tokenizer:
-    """BERT's tokenizer from the lines of its vocabulary file."""
+def _attempt(path: Path, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except Exception as error:  # the library raises no kind of its own
+        raise TokenizerError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
+
+
+def _bert_options(folder: Path, lines: Sequence[str]) -> dict[str, Any]:
+    """What tokenizer_config.json beside a vocab.txt says; without it, pieces with capitals mean that case is kept."""
+    path = folder / "tokenizer_config.json"
+    said = _attempt(path, lambda: json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    if not isinstance(said, dict):
+        raise TokenizerError(f"{path} is no section of settings")
+    has_capitals = any(line != line.lower() for line in lines if line not in SPECIALS)
+    return {
+        "lowercase": bool(said.get("do_lower_case", not has_capitals)),
+        "strip_accents": said.get("strip_accents"),
+        "split_chinese": bool(said.get("tokenize_chinese_chars", True)),
+    }
+
+
+def wordpiece_from_vocab(
+    lines: Sequence[str], *, lowercase: bool = False, strip_accents: bool | None = None, split_chinese: bool = True
+) -> Tokenizer:
+    """BERT's tokenizer from the lines of its vocabulary file. Accents go with the capitals, unless it is said."""
     vocabulary = {line.rstrip("\n"): i for i, line in enumerate(lines)}
     if len(vocabulary) != len(lines):
         raise TokenizerError(f"the vocabulary names {len(lines) - len(vocabulary)} pieces more than once")
     if missing := [name for name in SPECIALS if name not in vocabulary]:
         raise TokenizerError(f"the vocabulary lacks {', '.join(missing)}")
     model = models.WordPiece(vocab=vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
-    return Tokenizer(_bert_pipeline(Backend(model), lowercase))
+    strip_accents = lowercase if strip_accents is None else strip_accents
+    return Tokenizer(_bert_pipeline(Backend(model), lowercase, strip_accents, split_chinese))
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int, kind: Kind = "reversible") -> Tokenizer:
@@ -230,7 +268,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int, kind: Kind = "reve
     if not len(SPECIALS) < vocab_size <= _MOST_PIECES:
         raise TokenizerError(f"a vocabulary has from {len(SPECIALS) + 1} to {_MOST_PIECES:,} pieces, got {vocab_size}")
     if kind == "wordpiece":
-        backend = _bert_pipeline(Backend(models.WordPiece(unk_token="[UNK]")), lowercase=False)
+        backend = _bert_pipeline(Backend(models.WordPiece(unk_token="[UNK]")))
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size, special_tokens=list(SPECIALS), show_progress=False, continuing_subword_prefix="##"
         )
@@ -274,8 +312,34 @@ def train_on_sample(
     return train_tokenizer(kept, vocab_size=vocab_size, kind=kind)
 
 
-def _bert_pipeline(backend: Backend, lowercase: bool) -> Backend:
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
+def _has(backend: Backend, name: str) -> bool:
+    return backend.token_to_id(name) is not None
+
+
+def _byte_level(backend: Backend) -> Backend:
+    """GPT-2's pipeline."""
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    if _has(backend, END_OF_TEXT):
+        backend.add_special_tokens([END_OF_TEXT])
+    return backend
+
+
+def _without_offsets_trimmed(backend: Backend) -> Backend:
+    """GPT-2's files may drop the space from a piece's place in the text, or put one before every part of it."""
+    if isinstance(backend.post_processor, processors.ByteLevel):
+        backend.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False)
+    if isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel) and backend.pre_tokenizer.add_prefix_space:
+        backend.pre_tokenizer.add_prefix_space = False
+    return backend
+
+
+def _bert_pipeline(
+    backend: Backend, lowercase: bool = False, strip_accents: bool = False, split_chinese: bool = True
+) -> Backend:
+    backend.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=split_chinese
+    )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     backend.add_special_tokens(list(SPECIALS))

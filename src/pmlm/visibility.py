@@ -1,4 +1,4 @@
-"""Who may look at whom: the table that turns one backbone into BERT, GPT, u-PMLM and APLM.
+"""Who may look at whom: the table that turns one backbone into BERT, GPT, u-PMLM, APLM and XLNet.
 
 | visibility    | a slot holds                       | and sees                                                |
 |---------------|------------------------------------|---------------------------------------------------------|
@@ -7,6 +7,8 @@
 | causal        | the *previous* token of its text   | itself and the slots before it                          |
 | order-causal  | first, the tokens of the text      | tokens of its own or a lower rank                       |
 |               | then, a [MASK] query for each      | tokens of a lower rank, and itself                      |
+| two-stream    | the same                           | the same, but a query sees itself only where it sees    |
+|               |                                    | no token (XLNet: queries read content alone)            |
 
 `rank` is the order as data: 0 for what is given (it sees itself both ways), t for the token predicted t-th. Nobody
 sees a query. Everywhere the logits at a text's slot i are the distribution *of token i*: GPT's shift lives here, in
@@ -67,13 +69,48 @@ def causal_inputs(batch: Batch, mask_id: int) -> Inputs:
     return Inputs(ids_BL, positions_BL, visible_BQK)
 
 
-def order_causal_inputs(batch: Batch, rank_BL: Tensor, mask_id: int) -> Inputs:
-    """Rows of 2L slots: the tokens, then a query for each of them; slot L + i predicts token i."""
+def is_ordered(visibility: Visibility) -> bool:
+    """Whether the order is part of what is read, with a query for each prediction."""
+    return visibility in ("order-causal", "two-stream")
+
+
+def hidden_inputs(
+    batch: Batch, hidden_BL: Tensor, rank_BL: Tensor, visibility: Visibility, mask_id: int
+) -> tuple[Inputs, int]:
+    """What is read to predict hidden tokens from all that is known, and the slot that predicts token 0.
+
+    `rank_BL` orders the known tokens; the ordered visibilities alone depend on it.
+    """
+    seen_BL = torch.where(hidden_BL, mask_id, batch.ids_BL)
+    match visibility:
+        case "bidirectional":
+            return bidirectional_inputs(batch, seen_BL), 0
+        case "known-only":
+            return known_only_inputs(batch, seen_BL, hidden_BL), 0
+        case "order-causal" | "two-stream":
+            last_BL = torch.where(hidden_BL, batch.length + 1, rank_BL)
+            return ordered_inputs(batch, last_BL, visibility, mask_id), batch.length
+        case "causal":
+            return causal_inputs(batch, mask_id), 0
+
+
+def ordered_inputs(batch: Batch, rank_BL: Tensor, visibility: Visibility, mask_id: int) -> Inputs:
+    """Order-causal or two-stream."""
+    return order_causal_inputs(batch, rank_BL, mask_id, sees_itself=visibility == "order-causal")
+
+
+def order_causal_inputs(batch: Batch, rank_BL: Tensor, mask_id: int, *, sees_itself: bool = True) -> Inputs:
+    """Rows of 2L slots: the tokens, then a query for each of them; slot L + i predicts token i.
+
+    Without `sees_itself`, a query does so only where there is no token to see.
+    """
     same_BQK = _same_group(batch.group_BL)
     rank_of_key, rank_of_query = rank_BL[:, None, :], rank_BL[:, :, None]
     token_sees_token = same_BQK & (rank_of_key <= rank_of_query)
     query_sees_token = same_BQK & (rank_of_key < rank_of_query)
     itself = _itself(batch).expand_as(same_BQK)
+    if not sees_itself:
+        itself = itself & ~query_sees_token.any(dim=2, keepdim=True)
     visible_BQK = torch.cat(
         [
             torch.cat([token_sees_token, torch.zeros_like(itself)], dim=2),

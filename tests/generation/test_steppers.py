@@ -12,32 +12,42 @@ from pmlm.batch import Batch, make_batch
 from pmlm.errors import OrderError
 from pmlm.generation.steppers import CausalCached, OrderCached, Recompute, State, ragged
 from pmlm.likelihood import l2r_ranks, order_logp
-from pmlm.model import LanguageModel, Slots
+from pmlm.model import LanguageModel, Slots, Visibility
 
-SCHEMES = ["absolute", "relative", "relative-sinusoidal", "rotary"]
+SCHEMES = ["absolute", "relative", "relative-sinusoidal", "rotary", "transformer-xl"]
 MODELS = {(p, n): tiny_model(positions=p, norm=n) for p in SCHEMES for n in ("pre", "post")}
 
 
 @st.composite
 def canvases(draw: st.DrawFn) -> Batch:
-    """Framed rows of different lengths with different given tokens."""
+    """Rows of different lengths with different given tokens, framed or not."""
     rows, flags = [], []
+    edge = draw(st.booleans())
     for _ in range(draw(st.integers(1, 3))):
         size = draw(st.integers(1, 9))
-        rows.append([1, *draw(st.lists(st.integers(3, 10), min_size=size, max_size=size)), 2])
-        flags.append([False, *draw(st.lists(st.booleans(), min_size=size, max_size=size)), False])
+        ids = draw(st.lists(st.integers(3, 10), min_size=size, max_size=size))
+        hidden = draw(st.lists(st.booleans(), min_size=size, max_size=size))
+        rows.append([1, *ids, 2] if edge else ids)
+        flags.append([False, *hidden, False] if edge else hidden)
     return make_batch(rows, flags, pad_id=0)
 
 
 @settings(deadline=None, max_examples=60)
-@given(canvases(), st.sampled_from(list(MODELS)), st.integers(0, 10**6), st.booleans(), st.integers(1, 2))
+@given(
+    canvases(),
+    st.sampled_from(list(MODELS)),
+    st.sampled_from(["order-causal", "two-stream"]),
+    st.integers(0, 10**6),
+    st.booleans(),
+    st.integers(1, 2),
+)
 def test_the_order_cache_equals_recomputation_at_every_step(
-    batch: Batch, which: tuple[str, str], seed: int, ask_all: bool, per_turn: int
+    batch: Batch, which: tuple[str, str], visibility: Visibility, seed: int, ask_all: bool, per_turn: int
 ) -> None:
     """Any order, any canvas, any given block; one query or one for every hidden slot; one token a turn or two."""
     model = MODELS[which]
     rng = torch.Generator().manual_seed(seed)
-    cached, exact = OrderCached(model, batch), Recompute(model, "order-causal")
+    cached, exact = OrderCached(model, batch, visibility), Recompute(model, visibility)
     hidden, rank, turn = batch.maskable_BL.clone(), torch.zeros_like(batch.ids_BL), 0
     while hidden.any():
         turn += 1
@@ -57,6 +67,16 @@ def test_the_order_cache_equals_recomputation_at_every_step(
                 other = int(hidden[b].nonzero()[0, 0])
                 turn += 1
                 hidden[b, other], rank[b, other] = False, turn
+
+
+@pytest.mark.parametrize("positions", SCHEMES)
+def test_with_nothing_known_a_two_stream_query_sees_itself_in_the_cache_too(positions: str) -> None:
+    model, batch = tiny_model(positions=positions), make_batch([[3, 4, 5]], [[True] * 3], pad_id=0)
+    state, at = State(batch, batch.maskable_BL, torch.zeros_like(batch.ids_BL)), Slots.where(batch.maskable_BL)
+    with torch.no_grad():
+        one = OrderCached(model, batch, "two-stream").logp(state, at)
+        two = Recompute(model, "two-stream").logp(state, at)
+    assert torch.allclose(one[:, 3:], two[:, 3:], atol=1e-5)
 
 
 @settings(deadline=None, max_examples=30)

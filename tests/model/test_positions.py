@@ -10,7 +10,7 @@ from torch import Tensor
 from fakes import MASK, framed_batch, random_rows, tiny_model
 from pmlm.model import Inputs, Slots
 from pmlm.model.attention import Attention, Scene
-from pmlm.model.positions import Geometry, RelativeTables, sinusoids
+from pmlm.model.positions import Distances, Geometry, RelativeTables, sinusoids
 from pmlm.visibility import bidirectional_inputs, order_causal_inputs
 
 
@@ -26,6 +26,15 @@ def shaw_reference(attention: Attention, x: Tensor, positions: Tensor, visible: 
     return torch.einsum("bhqk,bhqke->bhqe", p, v[:, :, None] + a_value[:, None]).transpose(1, 2).flatten(2)
 
 
+def random_visible(streams: int, run: int) -> Tensor:
+    size = streams * run
+    itself = torch.eye(size, dtype=torch.bool)
+    visible = (torch.rand(2, size, size, generator=torch.Generator().manual_seed(2)) < 0.6) | itself
+    if streams == 2:  # nobody sees a query but itself
+        visible[:, :, run:] = itself[:, run:]
+    return visible
+
+
 @pytest.mark.parametrize("scheme", ["relative", "relative-sinusoidal"])
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("run", [1, 3, 9])
@@ -33,13 +42,39 @@ def test_relative_attention_is_shaws(scheme: str, streams: int, run: int) -> Non
     attention = tiny_model(positions=scheme, relative_clip=4).backbone.layers[0].attention
     x = torch.randn(2, streams * run, 32, generator=torch.Generator().manual_seed(1))
     positions = torch.arange(run).repeat(streams)[None].expand(2, -1)
-    size = streams * run
-    visible = (torch.rand(2, size, size, generator=torch.Generator().manual_seed(2)) < 0.6) | torch.eye(
-        size, dtype=torch.bool
-    )
-    if streams == 2:  # nobody sees a query but itself
-        visible[:, :, run:] = torch.eye(size, dtype=torch.bool)[:, run:]
+    visible = random_visible(streams, run)
     expected = shaw_reference(attention, x, positions, visible)
+    for layout in (streams, 0):
+        got = attention(x, Scene(Geometry(positions, positions, layout), visible, None))
+        assert torch.allclose(got, expected, atol=1e-5)
+
+
+def transformer_xl_reference(attention: Attention, x: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+    """Dai et al. (2019) as written: (q + u) k + (q + v) W_r R_{i-j}, one pair of slots at a time."""
+    tables = attention.tables
+    assert isinstance(tables, Distances)
+    heads, width = attention.num_heads, x.shape[-1]
+    q, k, v = attention.qkv(x).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+    distance = (positions[:, :, None] - positions[:, None, :]).clamp(-tables.clip, tables.clip)
+    rate = 10000 ** (-torch.arange(0, width, 2) / width)
+    waves = torch.stack([(distance[..., None] * rate).sin(), (distance[..., None] * rate).cos()], -1).flatten(-2)
+    keys = tables.project(waves).unflatten(-1, (heads, -1))  # B L L H E
+    content = torch.einsum("bhqe,bhke->bhqk", q + tables.content_bias[:, None], k)
+    place = torch.einsum("bhqe,bqkhe->bhqk", q + tables.distance_bias[:, None], keys)
+    scores = (content + place) / math.sqrt(q.shape[-1])
+    return (scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("run", [1, 3, 9])
+def test_transformer_xl_attention_is_dais(streams: int, run: int) -> None:
+    attention = tiny_model(positions="transformer-xl", relative_clip=4).backbone.layers[0].attention
+    for bias in (attention.tables.content_bias, attention.tables.distance_bias):
+        torch.nn.init.normal_(bias)
+    x = torch.randn(2, streams * run, 32, generator=torch.Generator().manual_seed(1))
+    positions = torch.arange(run).repeat(streams)[None].expand(2, -1)
+    visible = random_visible(streams, run)
+    expected = transformer_xl_reference(attention, x, positions, visible)
     for layout in (streams, 0):
         got = attention(x, Scene(Geometry(positions, positions, layout), visible, None))
         assert torch.allclose(got, expected, atol=1e-5)
@@ -61,7 +96,14 @@ def test_layouts_have_equal_gradients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "invariant"), [("relative", True), ("relative-sinusoidal", True), ("rotary", True), ("absolute", False)]
+    ("scheme", "invariant"),
+    [
+        ("relative", True),
+        ("relative-sinusoidal", True),
+        ("rotary", True),
+        ("transformer-xl", True),
+        ("absolute", False),
+    ],
 )
 @pytest.mark.parametrize("kind", ["bidirectional", "order-causal"])
 def test_only_differences_of_position_matter_except_in_absolute(scheme: str, invariant: bool, kind: str) -> None:
@@ -88,7 +130,7 @@ def test_distance_beyond_the_clip_is_one_distance() -> None:
 
 
 def test_sinusoids_are_those_of_the_authors_release() -> None:
-    table = sinusoids(255, 64)
+    table = sinusoids(torch.arange(255), 64)
     for row, pair in ((0, 0), (17, 3), (254, 31)):
         angle = row / 10000 ** (2 * pair / 64)
         assert table[row, 2 * pair] == pytest.approx(math.sin(angle), abs=1e-6)

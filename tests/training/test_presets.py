@@ -37,10 +37,9 @@ OPTIONAL = {
 }
 
 
-def test_the_papers_four_models_exist_at_three_scales() -> None:
-    assert set(PRESETS) >= {
-        f"{scale}-{model}" for scale in ("paper", "laptop", "tiny") for model in ("u-pmlm-a", "u-pmlm-r", "bert", "gpt")
-    }
+def test_the_papers_five_models_exist_at_three_scales() -> None:
+    models = ("u-pmlm-a", "u-pmlm-r", "bert", "gpt", "xlnet")
+    assert set(PRESETS) >= {f"{scale}-{model}" for scale in ("paper", "laptop", "tiny") for model in models}
 
 
 def missing(cls: Any, data: dict[str, Any], where: str = "") -> list[str]:
@@ -94,6 +93,14 @@ def test_the_paper_presets_are_the_papers() -> None:
     assert settings.optim.kind == "lamb"
     prior = settings.objective.members[0].objective.masking.prior
     assert (prior.kind, prior.low, prior.high) == ("uniform", 0.0, 1.0)
+
+
+def test_xlnet_trains_with_our_relative_positions_as_a_control(corpus: Corpus, tmp_path: Path) -> None:
+    settings = load_settings("tiny-xlnet", ["model.positions=relative"])
+    run = Run(replace(settings, num_steps=2), corpus, tmp_path, device=torch.device("cpu"))
+    losses = [event.loss for event in run.events() if isinstance(event, StepReport)]
+    assert len(losses) == 2
+    assert run.model.config.visibilities == ("two-stream",)
 
 
 def test_overrides_and_unknown_presets() -> None:

@@ -149,6 +149,20 @@ def test_divergence_stops_before_the_update(corpus: Corpus, folder: Path) -> Non
         assert torch.equal(a.nan_to_num(7), b.nan_to_num(7))
 
 
+def test_a_run_goes_on_that_was_started_before_a_setting_existed(corpus: Corpus, folder: Path) -> None:
+    list(make_run(corpus, folder, num_steps=2).events())
+    saved = json.loads((folder / "settings.json").read_text())
+    del saved["settings"]["model"]["activation"]
+    (folder / "settings.json").write_text(json.dumps(saved))
+    assert make_run(corpus, folder, num_steps=4).resume() == 2
+
+
+def test_weights_to_start_from_must_fit(corpus: Corpus, folder: Path) -> None:
+    other = make_run(corpus, folder, model={"width": 16}).model
+    with pytest.raises(ConfigError, match="do not fit the settings"):
+        Run(make_settings(), corpus, folder, device=CPU, init_from=other)
+
+
 def test_other_settings_and_damaged_state_are_refused(corpus: Corpus, folder: Path) -> None:
     list(make_run(corpus, folder, num_steps=2).events())
     with pytest.raises(ConfigError, match="other settings \\(optim\\)"):

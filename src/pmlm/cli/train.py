@@ -15,7 +15,9 @@ from pmlm.cli.plan import show_plan
 from pmlm.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pmlm.model import LanguageModel
     from pmlm.training.run import Run
+    from pmlm.training.settings import TrainSettings
 
 
 def train(
@@ -46,13 +48,7 @@ def train(
     device: DeviceOption = "auto",
 ) -> None:
     """Train PRESET on a corpus; goes on from the last checkpoint of its folder, if there is one."""
-    import torch
-
-    from pmlm.corpus.shards import open_corpus
-    from pmlm.runtime import pick_device
-    from pmlm.training.distributed import start_ranks, stop_ranks
-    from pmlm.training.resume import step_folders
-    from pmlm.training.run import CHECKPOINTS, Run, with_tokens
+    from pmlm.training.run import with_tokens
     from pmlm.training.settings import load_settings
 
     settings = load_settings(preset, sets or [])
@@ -63,15 +59,41 @@ def train(
         raise ConfigError("no corpus: give one by --data (see `pmlm prepare`)")
     if tokens is not None:
         settings = with_tokens(settings, tokens)
+    folder = out or Path("runs") / settings.name
+    execute(settings, data, folder, device, threads, json=json, quiet=quiet, fresh=fresh, tensorboard=tensorboard)
+
+
+def execute(
+    settings: TrainSettings,
+    data: Path,
+    folder: Path,
+    device: str,
+    threads: int | None,
+    *,
+    json: bool,
+    quiet: bool,
+    fresh: bool = False,
+    tensorboard: bool = False,
+    init_from: LanguageModel | None = None,
+) -> None:
+    """Run to the end or to an interrupt, on all ranks, and print the last figures."""
+    import torch
+
+    from pmlm.corpus.shards import open_corpus
+    from pmlm.runtime import pick_device
+    from pmlm.training.distributed import start_ranks, stop_ranks
+    from pmlm.training.resume import step_folders
+    from pmlm.training.run import CHECKPOINTS, Run
+
     if threads is not None:
         torch.set_num_threads(threads)
-    folder = out or Path("runs") / settings.name
     if fresh and step_folders(folder / CHECKPOINTS):
         raise ConfigError(f"{folder} already holds checkpoints: leave out --fresh to go on, or give another --out")
     chosen = pick_device(device)
     group = start_ranks(chosen)
     try:
-        run = Run(settings, open_corpus(data, verify=group.is_main), folder, device=chosen, ranks=group)
+        corpus = open_corpus(data, verify=group.is_main)
+        run = Run(settings, corpus, folder, device=chosen, ranks=group, init_from=init_from)
         start = run.resume()
         shown = not quiet and group.is_main
         with _board(run, tensorboard and group.is_main) as write:

@@ -1,8 +1,8 @@
 """How the conditionals of a decode step are computed: recomputed in full, or from a cache.
 
 `Recompute` runs the whole canvas at each step and is the reference for every visibility. `OrderCached` is exact for
-order-causal visibility in any order: a step costs the tokens revealed since the last one and the queries asked for;
-queries write nothing. `CausalCached` is GPT's.
+order-causal and two-stream visibility in any order: a step costs the tokens revealed since the last one and the
+queries asked for; queries write nothing. `CausalCached` is GPT's.
 
 Shapes: B canvases, L slots, S slots of a pass, Q queries per canvas, K columns, M predictions, V vocabulary.
 """
@@ -17,6 +17,7 @@ from pmlm.batch import Batch
 from pmlm.errors import OrderError
 from pmlm.likelihood import Conditionals, hidden_logp
 from pmlm.model import Cache, Inputs, LanguageModel, Slots, Visibility
+from pmlm.visibility import is_ordered
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,11 @@ class Recompute:
 
 
 class OrderCached:
-    """Order-causal visibility with the keys and values of every known token kept at its place on the canvas."""
+    """Ordered visibility with the keys and values of every known token kept at its place on the canvas."""
 
-    def __init__(self, model: LanguageModel, batch: Batch) -> None:
+    def __init__(self, model: LanguageModel, batch: Batch, visibility: Visibility = "order-causal") -> None:
         self.model, self.length = model, batch.length
+        self.sees_itself = visibility == "order-causal"
         self.cached_BL = batch.group_BL < 0  # padding is never read
         self.num_queries = 1
         self.cache = self._make_cache(batch.num_rows)
@@ -92,7 +94,7 @@ class OrderCached:
         return Inputs(ids_BS, slot_BS, visible_BSK), torch.cat([place_BL, queries_BQ], dim=1), columns_BS
 
     def _visible(self, state: State, new_BS: Tensor, query_BQ: Tensor) -> Tensor:
-        """[B, S, K] a token sees known tokens of its own or a lower rank; a query sees all of them, and itself."""
+        """[B, S, K] a token sees known tokens of its own or a lower rank; a query all of them, and itself as it may."""
         known_BL = ~state.hidden_BL & (state.batch.group_BL >= 0)
         rank_BS = state.rank_BL.gather(1, new_BS.clamp(min=0))
         token_sees = known_BL[:, None] & (state.rank_BL[:, None] <= rank_BS[:, :, None])
@@ -100,6 +102,8 @@ class OrderCached:
         columns = self.num_queries + 1
         own = torch.eye(columns, dtype=torch.bool, device=known_BL.device)[: query_BQ.shape[1]]
         own_BQK = own.expand(len(known_BL), -1, -1)
+        if not self.sees_itself:
+            own_BQK = own_BQK & ~known_BL.any(dim=1)[:, None, None]
         nobody = torch.zeros(*token_sees.shape[:2], columns, dtype=torch.bool, device=known_BL.device)
         nobody[:, :, -1] = True  # rows with nothing new look at the spare column, and nobody looks at them
         nobody &= (new_BS < 0)[:, :, None]
@@ -139,8 +143,8 @@ class CausalCached:
 
 def make_stepper(model: LanguageModel, batch: Batch, visibility: Visibility, *, cached: bool = True) -> Stepper:
     """The fastest exact way for a visibility."""
-    if visibility == "order-causal" and cached:
-        return OrderCached(model, batch)
+    if is_ordered(visibility) and cached:
+        return OrderCached(model, batch, visibility)
     if visibility == "causal" and cached:
         return CausalCached(model, batch)
     return Recompute(model, visibility)

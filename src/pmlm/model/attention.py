@@ -1,6 +1,6 @@
 """Multi-head self-attention whose visibility is an argument.
 
-Nothing here knows why somebody may not be seen: `visible_BQK` says so. Everybody sees somebody (at least itself).
+Nothing here knows why somebody may not be seen: `visible_BQK` says so. Everybody sees somebody, if only itself.
 
 Shapes: B batch, L slots, D width, H heads, E head width, Q/K query and key slots.
 """
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from pmlm.model.cache import LayerCache
 from pmlm.model.config import ModelConfig
-from pmlm.model.positions import Geometry, RelativeTables, Rotary
+from pmlm.model.positions import Distances, Geometry, RelativeTables, Rotary
 
 
 class Scene(NamedTuple):
@@ -33,10 +33,12 @@ class Attention(nn.Module):
         self.scale = 1 / math.sqrt(config.head_width) if config.scale_attention else 1.0
         self.dropout = config.dropout
         self.qkv = nn.Linear(config.width, 3 * config.width)
-        self.tables: RelativeTables | None = None
+        self.tables: RelativeTables | Distances | None = None
         if config.positions in ("relative", "relative-sinusoidal"):
             learned = config.positions == "relative"
             self.tables = RelativeTables(config.relative_clip, config.head_width, learned=learned)
+        elif config.positions == "transformer-xl":
+            self.tables = Distances(config.relative_clip, config.num_heads, config.head_width, self.scale)
 
     def forward(self, x_BLD: Tensor, scene: Scene, cache: LayerCache | None = None) -> Tensor:
         """The mixed values, [B, L, D]; the output projection is the caller's, who may want it at few slots only.
@@ -60,7 +62,7 @@ class Attention(nn.Module):
         q_BHQE = q_BHQE * self.scale
         if scene.geometry.streams == 2:
             return self._attend_two_streams(q_BHQE, k_BHKE, v_BHKE, scene, dropout)
-        scores = q_BHQE @ k_BHKE.mT + self.tables.scores(q_BHQE, scene.geometry)
+        scores = self.tables.meet(q_BHQE) @ k_BHKE.mT + self.tables.scores(q_BHQE, scene.geometry)
         if visible is not None:
             scores = scores.masked_fill(~visible, -torch.inf)
         p_BHQK = F.dropout(scores.softmax(-1), dropout, training=self.training)
@@ -78,15 +80,15 @@ class Attention(nn.Module):
         outputs = []
         for stream in (slice(0, n), slice(n, 2 * n)):
             seen = scene.visible_BQK[:, None, stream, :n]
-            scores = q[:, :, stream] @ k[:, :, :n].mT + self.tables.scores(q[:, :, stream], geometry)
+            met = self.tables.meet(q[:, :, stream])
+            scores = met @ k[:, :, :n].mT + self.tables.scores(q[:, :, stream], geometry)
             scores = scores.masked_fill(~seen, -torch.inf)
             if stream.start:
-                key_to_itself = k[:, :, n:] + self.tables.keys[self.tables.clip]
-                itself = (q[:, :, n:] * key_to_itself).sum(-1, keepdim=True)
+                itself = (met * k[:, :, n:]).sum(-1, keepdim=True) + self.tables.scores_itself(q[:, :, stream])
                 sees_itself = scene.visible_BQK[:, n:, n:].diagonal(dim1=1, dim2=2)[:, None, :, None]
                 scores = torch.cat([scores, itself.masked_fill(~sees_itself, -torch.inf)], dim=-1)
             p = F.dropout(scores.softmax(-1), dropout, training=self.training)
             tokens, rest = p[..., :n], p[..., n:]
             out = tokens @ v[:, :, :n] + self.tables.mix(tokens, geometry)
-            outputs.append(out + rest * (v[:, :, n:] + self.tables.values[self.tables.clip]) if stream.start else out)
+            outputs.append(out + rest * v[:, :, n:] + self.tables.mix_itself(rest) if stream.start else out)
         return torch.cat(outputs, dim=2)

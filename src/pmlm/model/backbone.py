@@ -6,7 +6,8 @@ an order is. Where only some slots are wanted, the last layer's output projectio
 Shapes: B batch, L slots, D width, M wanted slots.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from pmlm.model.attention import Attention, Scene
 from pmlm.model.cache import LayerCache
-from pmlm.model.config import ModelConfig
+from pmlm.model.config import Activation, ModelConfig
 from pmlm.model.positions import Geometry, Rotary
 
 
@@ -50,10 +51,21 @@ class Slots:
         return len(self.rows_M)
 
 
+def activation(name: Activation) -> Callable[[Tensor], Tensor]:
+    match name:
+        case "gelu":
+            return F.gelu
+        case "gelu-tanh":
+            return functools.partial(F.gelu, approximate="tanh")
+        case "relu":
+            return F.relu
+
+
 class Layer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.pre_norm = config.norm == "pre"
+        self.activation = activation(config.activation)
         self.attention = Attention(config)
         self.project = nn.Linear(config.width, config.width)
         self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
@@ -74,7 +86,7 @@ class Layer(nn.Module):
         return self.ff_norm(x + self.dropout(self._feed_forward(x)))
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x)))
+        return self.down(self.activation(self.up(x)))
 
 
 class Backbone(nn.Module):
@@ -85,7 +97,8 @@ class Backbone(nn.Module):
         self.places = nn.Embedding(config.max_length, config.width) if config.positions == "absolute" else None
         self.types = nn.Embedding(config.num_token_types, config.width) if config.num_token_types else None
         self.rotary = Rotary(config.head_width) if config.positions == "rotary" else None
-        self.input_norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm == "post" else None
+        has_input_norm = config.norm == "post" and config.norm_input
+        self.input_norm = nn.LayerNorm(config.width, eps=config.norm_eps) if has_input_norm else None
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
         self.output_norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm == "pre" else None
         self.dropout = nn.Dropout(config.dropout)

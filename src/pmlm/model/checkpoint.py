@@ -27,6 +27,8 @@ from pmlm.model.heads import HeadSpec, LanguageModel, TaskModel
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
+MODEL_TYPE = "pmlm"
+"""What transformers knows our checkpoints by (see pmlm.hf)."""
 Storage = Literal["float32", "float16", "bfloat16"]
 N = TypeVar("N", LanguageModel, TaskModel)
 
@@ -59,6 +61,7 @@ def save_checkpoint(
     tensors = {name: t.detach().cpu().to(dtype).contiguous() for name, t in checkpoint.model.state_dict().items()}
     weights = dump_safetensors(tensors, metadata={"format": "pt"})
     document = {
+        "model_type": MODEL_TYPE,
         "format": FORMAT,
         "model": to_dict(checkpoint.model.config),
         "storage": storage,
@@ -170,31 +173,34 @@ def _model_config(
 
 
 def _with_weights(folder: Path, document: Mapping[str, Any], build: Callable[[], N]) -> Checkpoint[N]:
-    tensors = _read_weights(folder / WEIGHTS, document.get("weights_sha256"))
-    try:
-        model = build()
-    except (RuntimeError, MemoryError) as error:
-        raise CheckpointError(f"{folder}: a model of this size cannot be built: {str(error).splitlines()[0]}") from None
+    tensors = read_weights(folder / WEIGHTS, document.get("weights_sha256"))
+    model = _built(folder, build)
     _check_tensors(folder, model, tensors)
     model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     model.eval()
     return Checkpoint(model, document.get("about", {}))
 
 
+def empty_model(config: ModelConfig, folder: Path) -> LanguageModel:
+    """The network that a folder describes, before its weights."""
+    return _built(folder, lambda: LanguageModel(config))
+
+
+def _built(folder: Path, build: Callable[[], N]) -> N:
+    try:
+        return build()
+    except (RuntimeError, MemoryError) as error:
+        raise CheckpointError(f"{folder}: a model of this size cannot be built: {str(error).splitlines()[0]}") from None
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json of a checkpoint folder, checked for being one."""
     path = folder / CONFIG
-    if not _exists(folder.is_dir):
-        raise CheckpointError(f"no folder {folder}")
-    if not _exists(path.is_file):
-        raise CheckpointError(f"{folder} is no checkpoint: it has no {CONFIG}")
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from None
-    if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
-        raise CheckpointError(f"{path} is no pmlm configuration: it has no section 'model'")
-    known = ("format", "model", "heads", "storage", "vocabulary", "weights_sha256", "about")
+    document = read_document(folder)
+    if not isinstance(document.get("model"), dict):
+        hint = f" It is in the format of {kind!r}: see `pmlm convert`." if (kind := document.get("model_type")) else ""
+        raise CheckpointError(f"{path} is no pmlm configuration: it has no section 'model'.{hint}")
+    known = ("model_type", "format", "model", "heads", "storage", "vocabulary", "weights_sha256", "about")
     if odd := sorted(document.keys() - set(known)):
         raise CheckpointError(f"{path}: unknown setting {odd[0]!r}. Known: {', '.join(known)}.")
     if document.get("storage", "float32") not in get_args(Storage):
@@ -206,6 +212,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     return document
 
 
+def read_document(folder: Path) -> dict[str, Any]:
+    """config.json of a checkpoint folder of any format."""
+    path = folder / CONFIG
+    if not _exists(folder.is_dir):
+        raise CheckpointError(f"no folder {folder}")
+    if not _exists(path.is_file):
+        raise CheckpointError(f"{folder} is no checkpoint: it has no {CONFIG}")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from None
+    return document if isinstance(document, dict) else {}
+
+
 def _exists(check: Callable[[], bool]) -> bool:
     try:
         return check()
@@ -213,7 +233,8 @@ def _exists(check: Callable[[], bool]) -> bool:
         return False
 
 
-def _read_weights(path: Path, sha256: str | None) -> dict[str, torch.Tensor]:
+def read_weights(path: Path, sha256: str | None = None) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, checked where a checksum is known."""
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -6,11 +6,14 @@ from typing import Literal, get_args
 
 from pmlm.errors import ConfigError
 
-Positions = Literal["absolute", "relative", "relative-sinusoidal", "rotary"]
+Positions = Literal["absolute", "relative", "relative-sinusoidal", "rotary", "transformer-xl"]
 """absolute: learned, added to the tokens (A). relative: learned tables on keys and values, after Shaw et al. (R).
-relative-sinusoidal: the same with the fixed sinusoids of the authors' release. rotary: rotated queries and keys."""
+relative-sinusoidal: the same with the fixed sinusoids of the authors' release. rotary: rotated queries and keys.
+transformer-xl: projected sinusoids on keys, with a bias for content and one for distance (XLNet)."""
 
-Visibility = Literal["bidirectional", "causal", "order-causal", "known-only"]
+Activation = Literal["gelu", "gelu-tanh", "relu"]
+
+Visibility = Literal["bidirectional", "causal", "order-causal", "known-only", "two-stream"]
 """Who may look at whom: see pmlm.visibility."""
 
 VISIBILITIES: tuple[Visibility, ...] = get_args(Visibility)
@@ -31,12 +34,18 @@ class ModelShape:
     """Relative offsets beyond this are treated alike."""
     norm: Literal["post", "pre"] = "post"
     """Layer norm after each sub-layer (BERT) or before it."""
+    norm_input: bool = True
+    """post: the sum of the embeddings is normalised too (BERT); it is not in XLNet."""
     norm_eps: float = 1e-12
     dropout: float = 0.1
     num_token_types: int = 0
     """Token-type (segment) embeddings; 2 in BERT, 0 for none."""
     scale_attention: bool = True
     """False reproduces the authors' released A checkpoint, which runs without the 1/sqrt(head width)."""
+    activation: Activation = "gelu"
+    """Of the feed-forward layers and of BERT's head: gelu with erf (BERT), its tanh approximation (GPT-2), or relu."""
+    head: Literal["bert", "bias", "tied"] = "bert"
+    """Beside the tied token embedding: BERT's transform and a bias; a bias alone (XLNet); nothing (GPT-2)."""
     init_std: float = 0.02
 
     def __post_init__(self) -> None:
@@ -48,6 +57,8 @@ class ModelShape:
             problems.append(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
         if not problems and self.positions in ("rotary", "relative-sinusoidal") and self.head_width % 2:
             problems.append(f"{self.positions} positions need an even head width, got {self.head_width}")
+        if not problems and self.positions == "transformer-xl" and self.width % 2:
+            problems.append(f"transformer-xl positions need an even width, got {self.width}")
         if self.num_token_types < 0:
             problems.append(f"num_token_types must not be negative, got {self.num_token_types}")
         if not (math.isfinite(self.norm_eps) and self.norm_eps > 0):

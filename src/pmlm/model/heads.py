@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pmlm.errors import ConfigError
-from pmlm.model.backbone import Backbone, Inputs, Slots, initialise
+from pmlm.model.backbone import Backbone, Inputs, Slots, activation, initialise
 from pmlm.model.cache import LayerCache
 from pmlm.model.config import ModelConfig
 
@@ -51,21 +51,26 @@ class HeadSpec:
 
 
 class LmHead(nn.Module):
-    """BERT's: transform, norm, decoder tied to the token embedding, and a bias."""
+    """A decoder tied to the token embedding; before it BERT's transform and norm, after it a bias, where wanted."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.transform = nn.Linear(config.width, config.width)
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        is_bert = config.head == "bert"
+        self.activation = activation(config.activation)
+        self.transform = nn.Linear(config.width, config.width) if is_bert else None
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if is_bert else None
+        self.bias = None if config.head == "tied" else nn.Parameter(torch.zeros(config.vocab_size))
         allowed_V = torch.ones(config.vocab_size, dtype=torch.bool)
         allowed_V[list(config.forbidden_ids)] = False
         self.register_buffer("allowed_V", allowed_V, persistent=False)
 
     def forward(self, hidden_MD: Tensor, embedding_VD: Tensor) -> Tensor:
         """Logits; minus infinity at the forbidden ids, so that they have probability zero everywhere."""
-        x = self.norm(F.gelu(self.transform(hidden_MD)))
-        bias = self.bias.masked_fill(~self.get_buffer("allowed_V"), -torch.inf)
+        x = hidden_MD
+        if self.transform is not None and self.norm is not None:
+            x = self.norm(self.activation(self.transform(x)))
+        bias = x.new_zeros(len(embedding_VD)) if self.bias is None else self.bias
+        bias = bias.masked_fill(~self.get_buffer("allowed_V"), -torch.inf)
         return F.linear(x, embedding_VD, bias)
 
 
@@ -89,7 +94,7 @@ class LanguageModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.head.bias.device
+        return self.backbone.tokens.weight.device
 
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())

@@ -1,11 +1,12 @@
-"""How a network knows where a token stands: the paper's A and R variants, and rotary.
+"""How a network knows where a token stands: the paper's A and R variants, XLNet's distances, and rotary.
 
 Absolute (A) is an embedding added at the input and needs nothing here beyond its table. Relative (R) follows Shaw
 et al. (2018): an offset-dependent vector is added to keys *and* to values. The tables are shared by the heads of a
 layer, and no L x L x E tensor is built: queries meet the table of offsets once, and the products are laid out by
 offset. Where slots are contiguous runs of positions, that layout is a view ("skew"); otherwise it is a gather.
+XLNet's (Dai et al. 2019) acts on keys alone; it has the same layouts and so the same interface.
 
-Shapes: B batch, H heads, Q query slots, K key slots, E head width, R offsets in the table, N run length.
+Shapes: B batch, H heads, Q query slots, K key slots, E head width, D width, R offsets in the table, N run length.
 """
 
 import math
@@ -28,9 +29,9 @@ class Geometry(NamedTuple):
     sees but itself. 0: neither is promised."""
 
 
-def sinusoids(num: int, width: int) -> Tensor:
-    """[num, width] sines (even columns) and cosines (odd) of wavelengths up to 2 pi 10000."""
-    angle = torch.arange(num, dtype=torch.float64)[:, None] / 10000 ** (torch.arange(0, width, 2) / width)
+def sinusoids(places: Tensor, width: int) -> Tensor:
+    """[places, width] sines (even columns) and cosines (odd) of wavelengths up to 2 pi 10000."""
+    angle = places.double()[:, None] / 10000 ** (torch.arange(0, width, 2) / width)
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).float()
 
 
@@ -45,34 +46,94 @@ class RelativeTables(nn.Module):
             self.keys = nn.Parameter(torch.empty(num, width))
             self.values = nn.Parameter(torch.empty(num, width))
         else:
-            self.register_buffer("keys", sinusoids(num, width), persistent=False)
-            self.register_buffer("values", sinusoids(num, width), persistent=False)
+            self.register_buffer("keys", sinusoids(torch.arange(num), width), persistent=False)
+            self.register_buffer("values", sinusoids(torch.arange(num), width), persistent=False)
+
+    def meet(self, q_BHQE: Tensor) -> Tensor:
+        """What of a query meets the keys."""
+        return q_BHQE
 
     def scores(self, q_BHQE: Tensor, geometry: Geometry) -> Tensor:
         """[B, H, Q, K] the product of each query with the key vector of its offset to each key."""
         if geometry.streams == 1:
-            return _skew(q_BHQE @ self._run_table(self.keys, q_BHQE.shape[2]).T)
-        by_offset = q_BHQE @ self.keys.T
-        index = self._index(geometry)[:, None].expand(*q_BHQE.shape[:3], -1)
-        return by_offset.gather(-1, index)
+            return _skew(q_BHQE @ _run_table(self.keys, q_BHQE.shape[2]).T)
+        return _to_keys(q_BHQE @ self.keys.T, geometry)
+
+    def scores_itself(self, q_BHQE: Tensor) -> Tensor:
+        """[B, H, Q, 1] the same product for the offset of a slot to itself."""
+        return (q_BHQE * self.keys[self.clip]).sum(-1, keepdim=True)
 
     def mix(self, p_BHQK: Tensor, geometry: Geometry) -> Tensor:
         """[B, H, Q, E] the value vectors of the offsets, mixed by attention probabilities."""
         if geometry.streams == 1:
-            return _unskew(p_BHQK) @ self._run_table(self.values, p_BHQK.shape[2])
-        index = self._index(geometry)[:, None].expand_as(p_BHQK)
+            return _unskew(p_BHQK) @ _run_table(self.values, p_BHQK.shape[2])
+        index = _index(geometry, self.clip)[:, None].expand_as(p_BHQK)
         by_offset = p_BHQK.new_zeros(*p_BHQK.shape[:3], 2 * self.clip + 1).scatter_add(-1, index, p_BHQK)
         return by_offset @ self.values
 
-    def _run_table(self, table: Tensor, run: int) -> Tensor:
-        """[2N-1, E] the vectors of the offsets -(N-1) … N-1."""
-        offsets = torch.arange(1 - run, run, device=table.device).clamp(-self.clip, self.clip)
-        return table[offsets + self.clip]
+    def mix_itself(self, p_BHQ1: Tensor) -> Tensor:
+        """[B, H, Q, E] the value vector of the offset of a slot to itself."""
+        return p_BHQ1 * self.values[self.clip]
 
-    def _index(self, geometry: Geometry) -> Tensor:
-        """[B or 1, Q, K] rows of the table."""
-        offset = geometry.key_positions[:, None, :] - geometry.query_positions[:, :, None]
-        return offset.clamp(-self.clip, self.clip) + self.clip
+
+class Distances(nn.Module):
+    """One layer's keys for the distances -clip … clip: sinusoids of the model's width through a learned matrix.
+
+    A query meets the keys of tokens with one bias and the keys of distances with another. Values know no distance.
+    """
+
+    def __init__(self, clip: int, num_heads: int, head_width: int, scale: float) -> None:
+        super().__init__()
+        width = num_heads * head_width
+        self.clip, self.num_heads, self.scale = clip, num_heads, scale
+        self.project = nn.Linear(width, width, bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(num_heads, head_width))
+        self.distance_bias = nn.Parameter(torch.zeros(num_heads, head_width))
+        distance = torch.arange(clip, -clip - 1, -1)  # a key to the left, of negative offset, is at a positive distance
+        self.register_buffer("waves_RD", sinusoids(distance, width), persistent=False)
+
+    def meet(self, q_BHQE: Tensor) -> Tensor:
+        """Queries come scaled, so the biases have to be."""
+        return q_BHQE + self.scale * self.content_bias[:, None]
+
+    def scores(self, q_BHQE: Tensor, geometry: Geometry) -> Tensor:
+        waves_RD = self.get_buffer("waves_RD")
+        if geometry.streams == 1:
+            return _skew(self._by_offset(q_BHQE, _run_table(waves_RD, q_BHQE.shape[2])))
+        return _to_keys(self._by_offset(q_BHQE, waves_RD), geometry)
+
+    def scores_itself(self, q_BHQE: Tensor) -> Tensor:
+        return self._by_offset(q_BHQE, self.get_buffer("waves_RD")[self.clip : self.clip + 1])
+
+    def mix(self, p_BHQK: Tensor, geometry: Geometry) -> Tensor:
+        del geometry
+        return p_BHQK.new_zeros(())
+
+    def mix_itself(self, p_BHQ1: Tensor) -> Tensor:
+        return p_BHQ1.new_zeros(())
+
+    def _by_offset(self, q_BHQE: Tensor, waves_RD: Tensor) -> Tensor:
+        """[B, H, Q, R] each query with the key of each distance."""
+        keys_HER = self.project(waves_RD).unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0)
+        return (q_BHQE + self.scale * self.distance_bias[:, None]) @ keys_HER
+
+
+def _run_table(table: Tensor, run: int) -> Tensor:
+    """The rows of a table of offsets -clip … clip for the offsets -(N-1) … N-1."""
+    clip = len(table) // 2
+    return table[torch.arange(1 - run, run, device=table.device).clamp(-clip, clip) + clip]
+
+
+def _index(geometry: Geometry, clip: int) -> Tensor:
+    """[B or 1, Q, K] rows of such a table."""
+    offset = geometry.key_positions[:, None, :] - geometry.query_positions[:, :, None]
+    return offset.clamp(-clip, clip) + clip
+
+
+def _to_keys(by_offset: Tensor, geometry: Geometry) -> Tensor:
+    """[B, H, Q, R] by offset to [B, H, Q, K] by key."""
+    index = _index(geometry, by_offset.shape[-1] // 2)[:, None].expand(*by_offset.shape[:3], -1)
+    return by_offset.gather(-1, index)
 
 
 def _skew(by_offset: Tensor) -> Tensor:

@@ -50,10 +50,11 @@ def predicted_share(objective: Objective) -> float:
 def flops_per_token(config: ModelConfig, objective: Objective, length: int) -> float:
     """Executed floating-point operations per slot of a row, forward and backward (three times the forward pass)."""
     d, ff = config.width, config.ff_width
-    slots = 2 if objective.kind == "aplm" else 1
+    slots = 2 if objective.has_queries else 1
     predicted = predicted_share(objective)
     keys = slots * length
-    attention = 2 * 2 * keys * d * (2 if config.positions.startswith("relative") else 1)
+    parts = 2 + {"relative": 2, "relative-sinusoidal": 2, "transformer-xl": 1}.get(config.positions, 0)
+    attention = 2 * parts * keys * d
     mixing, feeding = 2 * 3 * d * d + attention, 2 * (d * d + 2 * d * ff)
     layers = slots * (config.num_layers * mixing + (config.num_layers - 1) * feeding) + predicted * feeding
     head = predicted * 2 * (d * d + d * config.vocab_size)
@@ -108,10 +109,9 @@ def _memory(settings: TrainSettings, config: ModelConfig, parameters: int, ranks
     copies = 4 + (1 if settings.optim.ema else 0)
     state = 4.0 * copies * parameters / (ranks if settings.parallel == "fsdp" else 1)
     rows = settings.micro_rows or -(-settings.batch_rows // ranks)
-    slots = (
-        rows * settings.rows.length * max(2 if m.objective.kind == "aplm" else 1 for m in settings.objective.members)
-    )
+    slots = rows * settings.rows.length * max(2 if m.objective.has_queries else 1 for m in settings.objective.members)
     per_layer = 10 * config.width + 2 * config.ff_width
-    scores = config.num_heads * settings.rows.length * (3 if config.positions.startswith("relative") else 0)
+    is_fused = config.positions in ("absolute", "rotary")
+    scores = config.num_heads * settings.rows.length * (0 if is_fused else 3)
     predicted = max(predicted_share(m.objective) for m in settings.objective.members)
     return state + 4.0 * slots * (config.num_layers * (per_layer + scores) + 2 * predicted * config.vocab_size)

@@ -18,6 +18,7 @@ from pmlm.evaluation import Scorer
 from pmlm.lm import LM
 from pmlm.model import LanguageModel, Visibility, build_model
 from pmlm.runtime import generator, training_dtype, tune_allocator
+from pmlm.training.adapt import take_weights
 from pmlm.training.distributed import Ranks, spread_model, sum_over_ranks
 from pmlm.training.job import Pretraining
 from pmlm.training.loop import CHECKPOINTS, MODEL, Pace, RunLoop, Saved, differences
@@ -75,7 +76,9 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         if settings.batch_rows < ranks.world:
             raise ConfigError(f"batch_rows {settings.batch_rows} is less than the number of ranks {ranks.world}")
         config = model_config(settings, corpus.tokenizer)
-        model = build_model(config, generator(settings.seed, "init")) if init_from is None else init_from
+        model = build_model(config, generator(settings.seed, "init"))
+        if init_from is not None:
+            take_weights(model, init_from)
         model.to(device)
         self.job = Pretraining(
             RowStream(corpus, settings.rows, settings.seed),

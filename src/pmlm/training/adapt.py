@@ -1,0 +1,44 @@
+"""Continued pretraining: the settings and weights with which a trained BERT becomes an any-order model.
+
+The shape is the checkpoint's; only dropout is the run's own. The uniform prior is the objective, beside it, where
+wanted, the permuted one, so that one set of weights serves both visibilities.
+"""
+
+from dataclasses import fields, replace
+
+import torch
+
+from pmlm.errors import ConfigError
+from pmlm.model import LanguageModel, ModelConfig, ModelShape
+from pmlm.objectives import APLM, U_PMLM, Member, Mixture
+from pmlm.training.settings import TrainSettings
+
+BOTH = Mixture(members=(Member(objective=U_PMLM), Member(objective=APLM)))
+
+
+def adapted_settings(settings: TrainSettings, config: ModelConfig, *, both: bool) -> TrainSettings:
+    """The run's settings with a checkpoint's shape; `both`: also order-causal visibility, with half of the rows."""
+    shape = {f.name: getattr(config, f.name) for f in fields(ModelShape)}
+    model = ModelShape(**(shape | {"dropout": settings.model.dropout}))
+    return replace(settings, model=model, objective=BOTH if both else settings.objective)
+
+
+@torch.no_grad()
+def take_weights(model: LanguageModel, source: LanguageModel) -> None:
+    """Start from the weights of a model of the same shape.
+
+    What its head said of special tokens is forgotten: they are impossible here, and no gradient would correct it.
+    """
+    wanted, found = model.state_dict(), source.state_dict()
+    odd = sorted(
+        name
+        for name in wanted.keys() | found.keys()
+        if name not in wanted or name not in found or wanted[name].shape != found[name].shape
+    )
+    if odd:
+        raise ConfigError(
+            f"the weights to start from do not fit the settings: {odd[0]} (and {len(odd) - 1} more) differ"
+        )
+    model.load_state_dict(found)
+    if model.head.bias is not None:
+        model.head.bias[list(model.config.forbidden_ids)] = 0.0
