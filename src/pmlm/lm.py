@@ -50,6 +50,8 @@ class FillOptions(TypedDict, total=False):
     """No word is left half-written (the default, for models that come with a table of words)."""
     ban: str | Sequence[str]
     """Words that must not be written."""
+    written: Sequence[tuple[int, str]]
+    """Positions and tokens that come first, in this order: the text goes on from there."""
 
 
 _SAMPLING = tuple(f.name for f in fields(Sampling))
@@ -202,7 +204,7 @@ class LM:
     def stream(self, template: str | Template, *, seed: int | None = None, **options: Unpack[FillOptions]) -> "Stream":
         """As `fill`, a step at a time: iterate over it, then ask for its `result`."""
         seeds = [draw_seed() if seed is None else seed]
-        return Stream(self.writer, self.writer.start([template], seeds, self._settings(options)))
+        return Stream(self.writer, self.writer.start([template], seeds, self.settings(options)))
 
     def fill_batch(
         self,
@@ -215,7 +217,7 @@ class LM:
         seeds = [draw_seed() for _ in templates] if seeds is None else list(seeds)
         if len(seeds) != len(templates):
             raise DataError(f"{len(templates)} templates need as many seeds, got {len(seeds)}")
-        writing = self.writer.start(templates, seeds, self._settings(options))
+        writing = self.writer.start(templates, seeds, self.settings(options))
         return self.writer.filled(writing, [reveal for turn in writing.turns for reveal in turn])
 
     def scatter(self, words: str, length: int, *, seed: int) -> str:
@@ -241,7 +243,25 @@ class LM:
         guesses = self.writer.fill_mask(template, kind, top_k=top_k, targets=targets)
         return guesses[0] if len(guesses) == 1 else guesses
 
-    def _settings(self, options: FillOptions) -> WriteSettings:
+    def candidates(
+        self,
+        template: str,
+        position: int,
+        *,
+        count: int = 10,
+        seed: int = 0,
+        **options: Unpack[FillOptions],
+    ) -> list[dict[str, Any]]:
+        """The likeliest tokens at a hidden position once `written` stands on the canvas, with the keys of `fill_mask`.
+
+        `seed` matters where the template leaves the length of a word open.
+        """
+        if count < 1:
+            raise ConfigError(f"count must be at least 1, got {count}")
+        return self.writer.candidates(template, seed, self.settings(options), position=position, count=count)
+
+    def settings(self, options: FillOptions) -> WriteSettings:
+        """The options as the writer takes them; what is not given is as the library has it."""
         known = FillOptions.__annotations__
         if unknown := sorted(options.keys() - known.keys()):
             raise TypeError(f"unknown option {unknown[0]!r}. Known: {', '.join(known)}.")
@@ -253,6 +273,7 @@ class LM:
             sampling=Sampling(**drawn),
             whole_words=options.get("whole_words", True),
             ban=(ban,) if isinstance(ban, str) else tuple(ban),
+            written=tuple((position, token) for position, token in options.get("written", ())),
         )
 
     def save(self, folder: str | Path, *, card: str = "", storage: str = "float32") -> None:

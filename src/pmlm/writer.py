@@ -13,8 +13,9 @@ import torch
 from pmlm.corpus.framing import row_batch
 from pmlm.errors import ConstraintError, DataError, OrderError, TemplateError
 from pmlm.generation.automata import TokenAutomaton, over_pieces, spellings, without_words
-from pmlm.generation.canvas import Canvas, allowed_pieces, canvas_text, make_canvas
+from pmlm.generation.canvas import Canvas, Role, allowed_pieces, canvas_text, make_canvas
 from pmlm.generation.decode import Allowed, Reveal, decode
+from pmlm.generation.engine import Job
 from pmlm.generation.lengths import PLAIN_LENGTH_LOGP, choose_lengths
 from pmlm.generation.rules import AutomatonRule, NeighbourRule, Neighbours, Rule, ending_nowhere, word_neighbours
 from pmlm.generation.sampling import Sampling
@@ -42,6 +43,8 @@ class WriteSettings:
     """No word is left half-written; for models that come with a table of words."""
     ban: tuple[str, ...] = ()
     """Words that must not be written."""
+    written: tuple[tuple[int, str], ...] = ()
+    """Positions and tokens that come first, in this order: how a text goes on from a state it was once in."""
 
 
 @dataclass(frozen=True)
@@ -68,27 +71,66 @@ class Writer:
 
     def start(self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings) -> Writing:
         """Check everything, then begin; each canvas is written as if it were alone, from its own seed."""
+        pairs = list(self.jobs(templates, seeds, settings))
+        canvases, jobs = [canvas for canvas, _ in pairs], [job for _, job in pairs]
+        batch = row_batch([job.row for job in jobs], self.tokenizer).to(self.model.device)
+        role_BL = torch.zeros_like(batch.ids_BL)
+        for b, canvas in enumerate(canvases):
+            role_BL[b, : len(canvas.role)] = torch.tensor(canvas.role)
+        turns = decode(
+            make_stepper(self.model, batch, settings.visibility),
+            batch,
+            Allowed(role_BL, self.ids_RV, [rules for job in jobs for rules in job.allowed.rules or [[]]]),
+            [job.order for job in jobs],
+            settings.sampling,
+            [job.rng for job in jobs],
+            [job.written for job in jobs],
+        )
+        return Writing(canvases, list(seeds), settings, turns)
+
+    def jobs(
+        self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings
+    ) -> Iterator[tuple[Canvas, Job]]:
+        """Each template as a canvas with all that is to be known for filling it."""
         check_order(settings.order, settings.visibility)
         if not templates:
             raise DataError("there is no template to fill")
         rules_of = self._rule_maker(settings)
-        parsed = [read_template(template) for template in templates]
-        canvases = [self._canvas(t, seed, settings) for t, seed in zip(parsed, seeds, strict=True)]
-        rules = [rules_of(canvas) for canvas in canvases]
-        batch = row_batch([canvas.row for canvas in canvases], self.tokenizer).to(self.model.device)
-        role_BL = torch.zeros_like(batch.ids_BL)
-        for b, canvas in enumerate(canvases):
-            role_BL[b, : len(canvas.role)] = torch.tensor(canvas.role)
         order = replace(settings.order, positions=tuple(p + 1 for p in settings.order.positions))  # the start marker
-        turns = decode(
-            make_stepper(self.model, batch, settings.visibility),
-            batch,
-            Allowed(role_BL, self.ids_RV, rules),
-            [order] * len(canvases),
-            settings.sampling,
-            [generator(seed, "decode", 0) for seed in seeds],
-        )
-        return Writing(canvases, list(seeds), settings, turns)
+        for template, seed in zip(templates, seeds, strict=True):
+            canvas = self._canvas(read_template(template), seed, settings)
+            role_BL = torch.tensor([canvas.role], device=self.model.device)
+            yield (
+                canvas,
+                Job(
+                    row=canvas.row,
+                    allowed=Allowed(role_BL, self.ids_RV, [rules_of(canvas)]),
+                    order=order,
+                    sampling=settings.sampling,
+                    visibility=settings.visibility,
+                    rng=generator(seed, "decode", 0),
+                    written=self._written(canvas, settings.written),
+                ),
+            )
+
+    def _written(self, canvas: Canvas, written: Sequence[tuple[int, str]]) -> list[tuple[int, int]]:
+        """Slots and ids; DataError for what cannot have been written."""
+        hidden, found = set(canvas.hidden), list[tuple[int, int]]()
+        for position, token in written:
+            if position + 1 not in hidden:
+                raise DataError(
+                    f"nothing can be written at position {position}: it is given, or named twice, or outside"
+                )
+            if token not in self.pieces:
+                raise DataError(f"{token!r} is not one token of this model: take tokens from a result")
+            hidden.remove(position + 1)
+            found.append((position + 1, self.pieces[token]))
+        return found
+
+    @cached_property
+    def pieces(self) -> dict[str, int]:
+        """The ids of the tokens that can be written, as they are shown."""
+        return {self.tokenizer.show(int(i)): int(i) for i in self.ids_RV[Role.FREE].nonzero()[0]}
 
     def _canvas(self, template: Template, seed: int, settings: WriteSettings) -> Canvas:
         if not template.blanks:
@@ -144,11 +186,12 @@ class Writer:
         for reveal in reveals:
             by_row[reveal.row].append(reveal)
         return [
-            self._filled(canvas, mine, seed, writing.settings.visibility)
+            self.result(canvas, mine, seed, writing.settings.visibility)
             for canvas, mine, seed in zip(writing.canvases, by_row, writing.seeds, strict=True)
         ]
 
-    def _filled(self, canvas: Canvas, reveals: list[Reveal], seed: int, visibility: Visibility) -> Filled:
+    def result(self, canvas: Canvas, reveals: Sequence[Reveal], seed: int, visibility: Visibility) -> Filled:
+        """The finished text of one canvas."""
         ids = list(canvas.row.ids)
         for reveal in reveals:
             ids[reveal.slot] = reveal.token
@@ -174,11 +217,41 @@ class Writer:
     def steps(self, writing: Writing, row: int, reveals: Iterator[Reveal]) -> Iterator[Step]:
         """What a row's reveals look like to a reader."""
         canvas = self.draft(writing.canvases[row])
-        total = len(writing.canvases[row].hidden)
         for number, reveal in enumerate(reveals, start=1):
-            token = self.tokenizer.show(reveal.token)
-            canvas[reveal.slot - 1] = token
-            yield Step(number, total, reveal.slot - 1, token, reveal.logp, reveal.sampled_logp, tuple(canvas))
+            canvas[reveal.slot - 1] = self.tokenizer.show(reveal.token)
+            yield self.step(writing.canvases[row], number, reveal, canvas)
+
+    def step(self, canvas: Canvas, number: int, reveal: Reveal, state: Sequence[str | None] = ()) -> Step:
+        """One reveal as a reader sees it; `state` is the canvas after it."""
+        token = self.tokenizer.show(reveal.token)
+        return Step(number, len(canvas.hidden), reveal.slot - 1, token, reveal.logp, reveal.sampled_logp, tuple(state))
+
+    def candidates(
+        self, template: str, seed: int, settings: WriteSettings, *, position: int, count: int
+    ) -> list[dict[str, Any]]:
+        """The likeliest tokens at a hidden position once `settings.written` stands there, as far as they may stand."""
+        (canvas, job), *_ = self.jobs([template], [seed], settings)
+        batch = row_batch([job.row], self.tokenizer).to(self.model.device)
+        ids_BL, hidden_BL, rank_BL = batch.ids_BL.clone(), batch.maskable_BL.clone(), torch.zeros_like(batch.ids_BL)
+        for turn, (slot, token) in enumerate(job.written, start=1):
+            ids_BL[0, slot], hidden_BL[0, slot], rank_BL[0, slot] = token, False, turn
+            job.allowed.reveal(Reveal(0, slot, token, 0.0, 0.0))
+        slot = position + 1
+        if not (0 <= position < len(canvas.row.ids) - 2 and hidden_BL[0, slot]):
+            raise DataError(f"position {position} is not hidden: candidates are for blanks that are not written yet")
+        if settings.visibility == "causal" and hidden_BL[0, :slot].any():
+            raise OrderError("a left-to-right model cannot guess at a token while one before it is hidden")
+        at = Slots(torch.tensor([0], device=ids_BL.device), torch.tensor([slot], device=ids_BL.device))
+        with torch.no_grad():
+            logp_V = hidden_logp(
+                self.model, replace(batch, ids_BL=ids_BL), hidden_BL, rank_BL, settings.visibility, at
+            )[0].cpu()
+        allowed_V = job.allowed.at(at)[0].cpu()
+        best = logp_V.masked_fill(~allowed_V, -torch.inf).topk(min(count, int(allowed_V.sum())))
+        return [
+            {"score": float(logp_V[i].exp()), "token": i, "token_str": self.tokenizer.show(i)}
+            for i in best.indices.tolist()
+        ]
 
     def fill_mask(
         self, template: str, visibility: Visibility, *, top_k: int, targets: Sequence[str] | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from json import loads as parse_json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -77,6 +78,10 @@ def generate(
     ] = 1.0,
     ban: Annotated[list[str] | None, typer.Option("--ban", help="A word that must not be written; repeatable.")] = None,
     whole_words: Annotated[bool, typer.Option("--whole-words/--any-pieces", help="Leave no word half-written.")] = True,
+    written: Annotated[
+        str | None,
+        typer.Option("--written", help="Tokens that come first, as JSON: '[[5, \" cat\"]]'.", metavar="JSON"),
+    ] = None,
     visibility: VisibilityOption = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="Ask for templates until an empty line or Ctrl-D.")
@@ -110,6 +115,7 @@ def generate(
         "repetition_penalty": repetition_penalty,
         "whole_words": whole_words,
         "ban": ban or (),
+        "written": _read_written(written),
     }
     source = None if words is not None or interactive else read_argument("-" if template is None else template)
     asked = Asked(source, words, length, num, seed, options, trace, json, jsonl, quiet)
@@ -120,15 +126,30 @@ def generate(
         _answer(lm, asked)
 
 
+def _read_written(written: str | None) -> list[tuple[int, str]]:
+    if written is None:
+        return []
+    try:
+        pairs = parse_json(written)
+    except ValueError:
+        pairs = None
+    is_pair = [isinstance(p, list) and len(p) == 2 and type(p[0]) is int and isinstance(p[1], str) for p in pairs or []]
+    if not isinstance(pairs, list) or not all(is_pair):
+        raise ConfigError(
+            f'--written takes a JSON list of positions with tokens, such as [[5, " cat"]], got {written!r}'
+        )
+    return [(position, token) for position, token in pairs]
+
+
 def _answer(lm: LM, asked: Asked) -> None:
+    from pmlm.results import filled_document
     from pmlm.runtime import draw_seed
 
     first = draw_seed() if asked.seed is None else asked.seed
     seeds = [first + i for i in range(asked.num)]
     results = _write(lm, asked, _templates(lm, asked, seeds), seeds)
     if asked.json:
-        documents = [result.to_dict() for result in results]
-        print_json(documents[0] if asked.num == 1 else {"results": documents})
+        print_json(filled_document(results))
         return
     for result in results:
         if asked.jsonl:
