@@ -15,7 +15,8 @@ LAYERS = [
     {"tokenizer", "words", "batch", "model", "masking", "orders", "visibility"},
     {"objectives", "likelihood", "generation", "corpus"},
     {"evaluation", "results", "writer", "lm"},
-    {"training", "bench"},
+    {"training", "serve"},
+    {"bench"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -276,6 +276,23 @@ class LM:
             written=tuple((position, token) for position, token in options.get("written", ())),
         )
 
+    def describe(self) -> dict[str, Any]:
+        """What it is, in plain data."""
+        config = self.model.config
+        return {
+            "name": self.about.get("name", self.folder.name if self.folder else "model"),
+            "interim": bool(self.about.get("interim", False)),
+            "parameters": self.model.num_parameters(),
+            "layers": config.num_layers,
+            "width": config.width,
+            "heads": config.num_heads,
+            "positions": config.positions,
+            "norm": config.norm,
+            "max_length": config.max_length,
+            "visibilities": list(config.visibilities),
+            "vocabulary": {"size": self.tokenizer.vocab_size, "kind": self.tokenizer.kind},
+        }
+
     def save(self, folder: str | Path, *, card: str = "", storage: str = "float32") -> None:
         """Write a checkpoint folder that `pmlm.load` reads."""
         save_checkpoint(
@@ -291,6 +308,10 @@ class LM:
         self.tokenizer.save(folder)
         if self.words is not None:
             save_words(self.words, folder, self.tokenizer.fingerprint)
+
+    def check_fits(self, text: str) -> None:
+        """DataError where a text is longer than the model reads."""
+        self.check_length(frame(self.tokenizer.encode(check_text(text)), self.tokenizer))
 
     def check_length(self, row: Row) -> None:
         most = self.model.config.max_length

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from pmlm import __version__
-from pmlm.cli import bench, evaluate, generate, info, plot, prepare, score, tokenizer, train
+from pmlm.cli import bench, evaluate, generate, info, plot, prepare, score, serve, tokenizer, train
 from pmlm.errors import PmlmError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]  # click's own
@@ -28,6 +28,7 @@ app = typer.Typer(
 app.command("generate")(generate.generate)
 app.command("score")(score.score)
 app.command("evaluate")(evaluate.evaluate)
+app.command("serve")(serve.serve)
 app.command("info")(info.info)
 app.command("prepare")(prepare.prepare)
 app.command("train")(train.train)
