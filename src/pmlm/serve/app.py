@@ -142,7 +142,7 @@ async def _events(
 
 
 def _event(name: str, data: dict[str, Any]) -> ServerSentEvent:
-    return ServerSentEvent(event=name, data=json.dumps(data, separators=(",", ":")))
+    return ServerSentEvent(event=name, data=json.dumps(data, separators=(",", ":")), sep="\n")
 
 
 async def _while_there(request: Request, answer: Awaitable[Any]) -> Response:
