@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -89,7 +90,16 @@ def _listen(server: object, host: str, port: int, quiet: bool) -> None:
         name = f"[{host}]" if ":" in host else host
         typer.echo(f"pmlm serves on http://{name}:{socket.getsockname()[1]} (Ctrl-C stops it)", err=True)
         sys.stderr.flush()
-    server.run(sockets=[socket])
+
+    def stop(*_: object) -> None:
+        server.should_exit = True  # uvicorn hands the signal back to us once it has stopped
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        server.run(sockets=[socket])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _load(folders: list[Path], device: str) -> dict[str, LM]:
