@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
@@ -66,18 +66,40 @@ def create_app(models: dict[str, LM], *, limits: Limits | None = None, token: st
     _add_routes(app, service)
     _add_pages(app)
     _add_errors(app)
-    complete(app, has_token=token is not None)
+    complete(app, list(models), has_token=token is not None)
     app.add_middleware(Guard, limits=limits, metrics=service.metrics, token=token)
     return app
 
 
+def _json_only(request: Request) -> None:
+    """Anything else could be sent by another site's page without the browser asking us first."""
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HTTPException(415, "the body must be JSON: send the header `Content-Type: application/json`")
+
+
+_JSON = [Depends(_json_only)]
+
+
 def _add_routes(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/generate", response_model=FilledText | FilledTexts, responses=problems(), tags=["write"])
+    @app.post(
+        "/v1/generate",
+        response_model=FilledText | FilledTexts,
+        responses=problems(),
+        dependencies=_JSON,
+        tags=["write"],
+    )
     async def generate(asked: GenerateRequest, request: Request) -> Response:
         """Write what stands in a template's blanks: the document of `pmlm generate --json`."""
         return await _while_there(request, service.generate(asked))
 
-    @app.post("/v1/generate/stream", responses=problems() | EVENTS, response_class=EventSourceResponse, tags=["write"])
+    @app.post(
+        "/v1/generate/stream",
+        responses=problems() | EVENTS,
+        response_class=EventSourceResponse,
+        dependencies=_JSON,
+        tags=["write"],
+    )
     async def stream(asked: GenerateRequest) -> Response:
         """The same, as server-sent events: `draft`, a `step` for every token, then `done` with the document."""
         writing = Writing(service, asked)
@@ -87,17 +109,23 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             _events(writing, draft, events), ping=15, send_timeout=service.limits.seconds, sep="\n"
         )
 
-    @app.post("/v1/score", response_model=ScoredText, responses=problems(), tags=["read"])
+    @app.post("/v1/score", response_model=ScoredText, responses=problems(), dependencies=_JSON, tags=["read"])
     async def score(asked: ScoreRequest, request: Request) -> Response:
         """The exact log-probability of a text along an order: the document of `pmlm score --json`."""
         return await _while_there(request, service.score(asked))
 
-    @app.post("/v1/fill-mask", response_model=list[Guess] | list[list[Guess]], responses=problems(), tags=["read"])
+    @app.post(
+        "/v1/fill-mask",
+        response_model=list[Guess] | list[list[Guess]],
+        responses=problems(),
+        dependencies=_JSON,
+        tags=["read"],
+    )
     async def fill_mask(asked: FillMaskRequest, request: Request) -> Response:
         """The likeliest tokens at each [MASK] while every [MASK] is hidden."""
         return await _while_there(request, service.fill_mask(asked))
 
-    @app.post("/v1/candidates", response_model=Candidates, responses=problems(), tags=["read"])
+    @app.post("/v1/candidates", response_model=Candidates, responses=problems(), dependencies=_JSON, tags=["read"])
     async def candidates(asked: CandidatesRequest, request: Request) -> Response:
         """The likeliest tokens at one hidden position of a canvas in the middle of being written."""
         return await _while_there(request, service.candidates(asked))
@@ -194,7 +222,9 @@ def _add_errors(app: FastAPI) -> None:
 
     async def http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        says = "the body is not JSON" if error.status_code == 400 else str(error.detail).lower()
+        says = {400: "the body is not JSON", 404: "there is nothing here", 405: "not that method"}.get(
+            error.status_code, str(error.detail)
+        )
         return JSONResponse({"error": f"RequestError: {says}"}, error.status_code, error.headers)
 
     async def bug(_: Request, error: Exception) -> Response:

@@ -38,8 +38,8 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Problem, "description": _MEANING[status]} for status in statuses or _MEANING}
 
 
-def complete(app: FastAPI, *, has_token: bool) -> None:
-    """Add the schemas of events, and the token where one is wanted."""
+def complete(app: FastAPI, models: list[str], *, has_token: bool) -> None:
+    """Add the schemas of events, the names of the models, and the token where one is wanted."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -48,6 +48,9 @@ def complete(app: FastAPI, *, has_token: bool) -> None:
             components = document.setdefault("components", {})
             for event in (DraftEvent, StepEvent):
                 components.setdefault("schemas", {})[event.__name__] = event.model_json_schema()
+            for schema in components["schemas"].values():
+                if "model" in schema.get("properties", {}):
+                    schema["properties"]["model"]["anyOf"] = [{"enum": models}, {"type": "null"}]
             if has_token:
                 components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 for path, methods in document["paths"].items():

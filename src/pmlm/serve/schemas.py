@@ -80,7 +80,13 @@ class _Asked(Options, _Model):  # type: ignore[valid-type,misc]
 class GenerateRequest(_Asked):
     """As `pmlm generate`: a template, or words with a length."""
 
-    template: Annotated[Text | None, Field(description="Text with blanks: [MASK], [MASK:20], ___ for a word.")] = None
+    template: Annotated[
+        Text | None,
+        Field(
+            description="Text with blanks: [MASK], [MASK:20], ___ for a word.",
+            examples=["Tom is a cat and Jerry is a [MASK]. [MASK:8]"],
+        ),
+    ] = None
     words: Annotated[Text | None, Field(description="Instead: words to scatter, in order, over `length`.")] = None
     length: Annotated[int | None, Field(description="Tokens of the canvas for `words`.")] = None
     n: Annotated[int, Field(description="How many texts, from seeds that follow each other.")] = 1
@@ -90,8 +96,8 @@ class GenerateRequest(_Asked):
 class CandidatesRequest(_Asked):
     """A canvas with what is `written` on it, and a hidden position."""
 
-    template: Text
-    position: Annotated[int, Field(description="Counts the tokens from 0.")]
+    template: Annotated[Text, Field(examples=["Tom is a [MASK]."])]
+    position: Annotated[int, Field(description="Counts the tokens from 0.", examples=[3])]
     count: Annotated[int, Field(le=1000, description="How many candidates.")] = 10
     seed: Annotated[Seed, Field(description="Matters where the template leaves the length of a word open.")] = 0
 
@@ -99,7 +105,7 @@ class CandidatesRequest(_Asked):
 class ScoreRequest(_Model):
     """As `pmlm score`."""
 
-    text: Text
+    text: Annotated[Text, Field(examples=["Tom is a cat and Jerry is a mouse."])]
     order: Annotated[
         Annotated[str, Field(max_length=MOST_OPTION_CHARACTERS)] | Annotated[list[int], Field(max_length=MOST_ITEMS)],
         Field(description=_HELP["order"]),
@@ -112,7 +118,7 @@ class ScoreRequest(_Model):
 class FillMaskRequest(_Model):
     """The likeliest tokens at each [MASK], as Hugging Face's pipeline gives them."""
 
-    template: Text
+    template: Annotated[Text, Field(examples=["Tom is a [MASK]."])]
     top_k: Annotated[int, Field(le=1000)] = 5
     targets: Annotated[
         list[Annotated[str, Field(max_length=MOST_WORD_CHARACTERS)]] | None, Field(max_length=MOST_WORDS)
