@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo test chromium test-slow check format clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
@@ -23,6 +23,10 @@ demo: .venv/.core
 
 test: .venv/.dev
 	$(BIN)/python -m pytest $(ARGS)
+
+# The browser tests drive Chromium; where it is missing and cannot be had they are skipped.
+chromium:
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } || true
 
 test-slow: .venv/.dev
 	$(BIN)/python -m pytest -m slow $(ARGS)

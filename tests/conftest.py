@@ -1,14 +1,20 @@
 """Shared fixtures."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from pmlm.corpus.prepare import PrepareSettings, prepare
 from pmlm.corpus.shards import Corpus, open_corpus
+from pmlm.lm import LM, load
 from pmlm.tokenizer import train_tokenizer
+
+if TYPE_CHECKING:
+    from serve_helpers import Served
 
 torch.set_num_threads(2)
 
@@ -48,3 +54,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
+
+
+@pytest.fixture(scope="session")
+def model() -> LM:
+    """The model inside the package."""
+    return load()
+
+
+@pytest.fixture(scope="session")
+def served(model: LM) -> "Iterator[Served]":
+    """A server of that model, under two names."""
+    from serve_helpers import serving
+
+    with serving({"first": model, "second": model}) as running:
+        yield running

@@ -55,6 +55,8 @@ class FillOptions(TypedDict, total=False):
     """Words that must appear; the model chooses where."""
     num_words: int | None
     """How many words the whole text has."""
+    written: Sequence[tuple[int, str]]
+    """Positions and tokens that come first, in this order: the text goes on from there."""
 
 
 def _listed(words: str | Sequence[str]) -> tuple[str, ...]:
@@ -231,7 +233,7 @@ class LM:
 
     def stream(self, template: str | Template, *, seed: int | None = None, **options: Unpack[FillOptions]) -> "Stream":
         """As `fill`, a step at a time: iterate over it, then ask for its `result`."""
-        return Stream(self.writer, template, draw_seed() if seed is None else seed, self._settings(options))
+        return Stream(self.writer, template, draw_seed() if seed is None else seed, self.settings(options))
 
     def fill_batch(
         self,
@@ -244,7 +246,7 @@ class LM:
         seeds = [draw_seed() for _ in templates] if seeds is None else list(seeds)
         if len(seeds) != len(templates):
             raise DataError(f"{len(templates)} templates need as many seeds, got {len(seeds)}")
-        return self.writer.write(templates, seeds, self._settings(options))
+        return self.writer.write(templates, seeds, self.settings(options))
 
     def refine(
         self,
@@ -260,7 +262,7 @@ class LM:
         Options are those that the text was written with; its visibility is kept.
         """
         options["visibility"] = filled.visibility
-        settings = self._settings(options)
+        settings = self.settings(options)
         chosen = draw_seed() if seed is None else seed
         return refine(self.writer, filled, settings, method=method, passes=passes, seed=chosen)
 
@@ -287,7 +289,25 @@ class LM:
         guesses = self.writer.fill_mask(template, kind, top_k=top_k, targets=targets)
         return guesses[0] if len(guesses) == 1 else guesses
 
-    def _settings(self, options: FillOptions) -> WriteSettings:
+    def candidates(
+        self,
+        template: str,
+        position: int,
+        *,
+        count: int = 10,
+        seed: int = 0,
+        **options: Unpack[FillOptions],
+    ) -> list[dict[str, Any]]:
+        """The likeliest tokens at a hidden position once `written` stands on the canvas, with the keys of `fill_mask`.
+
+        `seed` matters where the template leaves the length of a word open.
+        """
+        if count < 1:
+            raise ConfigError(f"count must be at least 1, got {count}")
+        return self.writer.candidates(template, seed, self.settings(options), position=position, count=count)
+
+    def settings(self, options: FillOptions) -> WriteSettings:
+        """The options as the writer takes them; what is not given is as the library has it."""
         known = FillOptions.__annotations__
         if unknown := sorted(options.keys() - known.keys()):
             raise TypeError(f"unknown option {unknown[0]!r}. Known: {', '.join(known)}.")
@@ -300,7 +320,25 @@ class LM:
             ban=_listed(options.get("ban", ())),
             must=_listed(options.get("must", ())),
             num_words=options.get("num_words"),
+            written=tuple((position, token) for position, token in options.get("written", ())),
         )
+
+    def describe(self) -> dict[str, Any]:
+        """What it is, in plain data."""
+        config = self.model.config
+        return {
+            "name": self.about.get("name", self.folder.name if self.folder else "model"),
+            "interim": bool(self.about.get("interim", False)),
+            "parameters": self.model.num_parameters(),
+            "layers": config.num_layers,
+            "width": config.width,
+            "heads": config.num_heads,
+            "positions": config.positions,
+            "norm": config.norm,
+            "max_length": config.max_length,
+            "visibilities": list(config.visibilities),
+            "vocabulary": {"size": self.tokenizer.vocab_size, "kind": self.tokenizer.kind},
+        }
 
     def save(self, folder: str | Path, *, card: str = "", storage: str = "float32") -> None:
         """Write a checkpoint folder that `pmlm.load` reads."""
@@ -317,6 +355,10 @@ class LM:
         self.tokenizer.save(folder)
         if self.words is not None:
             save_words(self.words, folder, self.tokenizer.fingerprint)
+
+    def check_fits(self, text: str) -> None:
+        """DataError where a text is longer than the model reads."""
+        self.check_length(frame(self.tokenizer.encode(check_text(text)), self.tokenizer))
 
     def check_length(self, row: Row) -> None:
         most = self.model.config.max_length

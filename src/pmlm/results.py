@@ -121,6 +121,12 @@ class Filled:
         return tokens_html(self.tokens, self.order, self.logp)
 
 
+def filled_document(results: Sequence[Filled]) -> dict[str, Any]:
+    """What is printed and sent: one text's document, or the documents of several."""
+    documents = [result.to_dict() for result in results]
+    return documents[0] if len(documents) == 1 else {"results": documents}
+
+
 @dataclass(frozen=True)
 class Refined:
     """A text after passes of rewriting."""

@@ -13,9 +13,10 @@ import torch
 from pmlm.corpus.framing import row_batch
 from pmlm.errors import ConstraintError, DataError, OrderError, TemplateError
 from pmlm.generation.automata import TokenAutomaton, over_pieces
-from pmlm.generation.canvas import Canvas, allowed_pieces, canvas_text, make_canvas
+from pmlm.generation.canvas import Canvas, Role, allowed_pieces, canvas_text, make_canvas
 from pmlm.generation.constraints import blank_automaton, text_automaton
 from pmlm.generation.decode import Allowed, Reveal, decode
+from pmlm.generation.engine import Job
 from pmlm.generation.lengths import PLAIN_WORD_LOGP, choose_lengths
 from pmlm.generation.placement import place_words
 from pmlm.generation.rules import ChainRule, NeighbourRule, Neighbours, Rule, Span, word_neighbours
@@ -52,6 +53,8 @@ class WriteSettings:
     """Words that must appear; the model chooses where."""
     num_words: int | None = None
     """How many words the whole text has."""
+    written: tuple[tuple[int, str], ...] = ()
+    """Positions and tokens that come first, in this order: how a text goes on from a state it was once in."""
 
 
 @dataclass(frozen=True)
@@ -83,33 +86,77 @@ class Writer:
         self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings, attempt: int = 0
     ) -> Writing:
         """Check everything, then begin; each canvas is written as if it were alone, from its own seed."""
+        pairs = list(self.jobs(templates, seeds, settings, attempt))
+        canvases = [canvas for canvas, _ in pairs]
+        turns = self._decode(canvases, [job for _, job in pairs], settings)
+        return Writing(canvases, list(seeds), settings, turns)
+
+    def jobs(
+        self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings, attempt: int = 0
+    ) -> Iterator[tuple[Canvas, Job]]:
+        """Each template as a canvas with all that is to be known for filling it."""
         check_order(settings.order, settings.visibility)
         if not templates:
             raise DataError("there is no template to fill")
-        parsed = [read_template(template) for template in templates]
-        canvases = [self._canvas(t, seed, settings, attempt) for t, seed in zip(parsed, seeds, strict=True)]
-        rngs = [generator(seed, "decode", attempt) for seed in seeds]
-        return Writing(canvases, list(seeds), settings, self.turns(canvases, rngs, settings))
+        rules_of = self._rule_maker(settings)
+        for template, seed in zip(templates, seeds, strict=True):
+            canvas = self._canvas(read_template(template), seed, settings, attempt)
+            yield canvas, self._job(canvas, generator(seed, "decode", attempt), settings, rules_of(canvas))
+
+    def _job(self, canvas: Canvas, rng: torch.Generator, settings: WriteSettings, rules: list[Rule]) -> Job:
+        return Job(
+            row=canvas.row,
+            allowed=Allowed(torch.tensor([canvas.role], device=self.model.device), self.ids_RV, [rules]),
+            order=replace(settings.order, positions=tuple(p + 1 for p in settings.order.positions)),  # the start marker
+            sampling=settings.sampling,
+            visibility=settings.visibility,
+            rng=rng,
+            written=self._written(canvas, settings.written),
+        )
 
     def turns(
         self, canvases: Sequence[Canvas], rngs: Sequence[torch.Generator], settings: WriteSettings
     ) -> Iterator[list[Reveal]]:
         """The decode loop over canvases; what can never be is said at once."""
         rules_of = self._rule_maker(settings)
-        rules = [rules_of(canvas) for canvas in canvases]
-        batch = row_batch([canvas.row for canvas in canvases], self.tokenizer).to(self.model.device)
+        pairs = zip(canvases, rngs, strict=True)
+        return self._decode(canvases, [self._job(c, rng, settings, rules_of(c)) for c, rng in pairs], settings)
+
+    def _decode(
+        self, canvases: Sequence[Canvas], jobs: Sequence[Job], settings: WriteSettings
+    ) -> Iterator[list[Reveal]]:
+        batch = row_batch([job.row for job in jobs], self.tokenizer).to(self.model.device)
         role_BL = torch.zeros_like(batch.ids_BL)
         for b, canvas in enumerate(canvases):
             role_BL[b, : len(canvas.role)] = torch.tensor(canvas.role)
-        order = replace(settings.order, positions=tuple(p + 1 for p in settings.order.positions))  # the start marker
         return decode(
             make_stepper(self.model, batch, settings.visibility),
             batch,
-            Allowed(role_BL, self.ids_RV, rules),
-            [order] * len(canvases),
+            Allowed(role_BL, self.ids_RV, [rules for job in jobs for rules in job.allowed.rules or [[]]]),
+            [job.order for job in jobs],
             settings.sampling,
-            rngs,
+            [job.rng for job in jobs],
+            [job.written for job in jobs],
         )
+
+    def _written(self, canvas: Canvas, written: Sequence[tuple[int, str]]) -> list[tuple[int, int]]:
+        """Slots and ids; DataError for what cannot have been written."""
+        hidden, found = set(canvas.hidden), list[tuple[int, int]]()
+        for position, token in written:
+            if position + 1 not in hidden:
+                raise DataError(
+                    f"nothing can be written at position {position}: it is given, or named twice, or outside"
+                )
+            if token not in self.pieces:
+                raise DataError(f"{token!r} is not one token of this model: take tokens from a result")
+            hidden.remove(position + 1)
+            found.append((position + 1, self.pieces[token]))
+        return found
+
+    @cached_property
+    def pieces(self) -> dict[str, int]:
+        """The ids of the tokens that can be written, as they are shown."""
+        return {self.tokenizer.show(int(i)): int(i) for i in self.ids_RV[Role.FREE].nonzero()[0]}
 
     def write(self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings) -> list[Filled]:
         """Everything at once. A text that two constraints drive into a corner is begun anew, a few times."""
@@ -209,7 +256,10 @@ class Writer:
 
     def filled(self, writing: Writing, row: int, reveals: Sequence[Reveal]) -> Filled:
         """A finished text, from what was revealed of it."""
-        canvas = writing.canvases[row]
+        return self.result(writing.canvases[row], reveals, writing.seeds[row], writing.settings.visibility)
+
+    def result(self, canvas: Canvas, reveals: Sequence[Reveal], seed: int, visibility: Visibility) -> Filled:
+        """The finished text of one canvas."""
         ids = list(canvas.row.ids)
         for reveal in reveals:
             ids[reveal.slot] = reveal.token
@@ -219,8 +269,8 @@ class Writer:
             order=[reveal.slot - 1 for reveal in reveals],
             logp=[reveal.logp for reveal in reveals],
             sampled_logp=[reveal.sampled_logp for reveal in reveals],
-            seed=writing.seeds[row],
-            visibility=writing.settings.visibility,
+            seed=seed,
+            visibility=visibility,
             template=template_source(canvas.template),
             ids=tuple(ids),
             sizes=tuple(end - start for start, end in canvas.spans),
@@ -247,11 +297,41 @@ class Writer:
     def steps(self, writing: Writing, row: int, reveals: Iterator[Reveal]) -> Iterator[Step]:
         """What a row's reveals look like to a reader."""
         canvas = self.draft(writing.canvases[row])
-        total = len(writing.canvases[row].hidden)
         for number, reveal in enumerate(reveals, start=1):
-            token = self.tokenizer.show(reveal.token)
-            canvas[reveal.slot - 1] = token
-            yield Step(number, total, reveal.slot - 1, token, reveal.logp, reveal.sampled_logp, tuple(canvas))
+            canvas[reveal.slot - 1] = self.tokenizer.show(reveal.token)
+            yield self.step(writing.canvases[row], number, reveal, canvas)
+
+    def step(self, canvas: Canvas, number: int, reveal: Reveal, state: Sequence[str | None] = ()) -> Step:
+        """One reveal as a reader sees it; `state` is the canvas after it."""
+        token = self.tokenizer.show(reveal.token)
+        return Step(number, len(canvas.hidden), reveal.slot - 1, token, reveal.logp, reveal.sampled_logp, tuple(state))
+
+    def candidates(
+        self, template: str, seed: int, settings: WriteSettings, *, position: int, count: int
+    ) -> list[dict[str, Any]]:
+        """The likeliest tokens at a hidden position once `settings.written` stands there, as far as they may stand."""
+        (canvas, job), *_ = self.jobs([template], [seed], settings)
+        batch = row_batch([job.row], self.tokenizer).to(self.model.device)
+        ids_BL, hidden_BL, rank_BL = batch.ids_BL.clone(), batch.maskable_BL.clone(), torch.zeros_like(batch.ids_BL)
+        for turn, (slot, token) in enumerate(job.written, start=1):
+            ids_BL[0, slot], hidden_BL[0, slot], rank_BL[0, slot] = token, False, turn
+            job.allowed.reveal(Reveal(0, slot, token, 0.0, 0.0))
+        slot = position + 1
+        if not (0 <= position < len(canvas.row.ids) - 2 and hidden_BL[0, slot]):
+            raise DataError(f"position {position} is not hidden: candidates are for blanks that are not written yet")
+        if settings.visibility == "causal" and hidden_BL[0, :slot].any():
+            raise OrderError("a left-to-right model cannot guess at a token while one before it is hidden")
+        at = Slots(torch.tensor([0], device=ids_BL.device), torch.tensor([slot], device=ids_BL.device))
+        with torch.no_grad():
+            logp_V = hidden_logp(
+                self.model, replace(batch, ids_BL=ids_BL), hidden_BL, rank_BL, settings.visibility, at
+            )[0].cpu()
+        allowed_V = job.allowed.at(at)[0].cpu()
+        best = logp_V.masked_fill(~allowed_V, -torch.inf).topk(min(count, int(allowed_V.sum())))
+        return [
+            {"score": float(logp_V[i].exp()), "token": i, "token_str": self.tokenizer.show(i)}
+            for i in best.indices.tolist()
+        ]
 
     def fill_mask(
         self, template: str, visibility: Visibility, *, top_k: int, targets: Sequence[str] | None

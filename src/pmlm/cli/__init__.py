@@ -26,6 +26,7 @@ from pmlm.cli import (
     plot,
     prepare,
     score,
+    serve,
     tokenizer,
     train,
 )
@@ -43,6 +44,7 @@ app = typer.Typer(
 app.command("generate")(generate.generate)
 app.command("score")(score.score)
 app.command("evaluate")(evaluate.evaluate)
+app.command("serve")(serve.serve)
 app.command("info")(info.info)
 app.command("prepare")(prepare.prepare)
 app.command("train")(train.train)

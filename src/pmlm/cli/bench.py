@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from pmlm.cli.common import JsonOption, QuietOption, SeedOption, print_json, progress_bar
+from pmlm.cli.common import (
+    JsonOption,
+    ModelOption,
+    QuietOption,
+    SeedOption,
+    VisibilityOption,
+    print_json,
+    progress_bar,
+)
+from pmlm.errors import ConfigError
 
 app = typer.Typer(help="Side-by-side timings, as ratios taken in one run.", no_args_is_help=True)
 
@@ -57,3 +66,53 @@ def _print(report: dict[str, Any]) -> None:
     for row in report["contenders"]:
         share = "" if row["peak_share"] is None else f"{row['peak_share']:.0%}"
         print(f"{row['name']:38}{row['tokens_per_second']:10,.0f}{row['ratio']:8.2f}{share:>9}")
+
+
+@app.command("serve")
+def serve(
+    model: ModelOption = None,
+    clients: Annotated[str, typer.Option("--clients", help="How many at once, separated by commas.")] = "1,4,16,64",
+    requests: Annotated[int, typer.Option("--requests", help="In each round, for each number of clients.")] = 32,
+    rounds: Annotated[int, typer.Option("--rounds")] = 3,
+    soak: Annotated[float, typer.Option("--soak", help="Seconds of clients that never stop; 0: none.")] = 60.0,
+    threads: Annotated[int, typer.Option("--threads", help="CPU threads of each server.")] = 1,
+    order: Annotated[str, typer.Option("--order")] = "random",
+    visibility: VisibilityOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """The server with batching against the same server without, in turns."""
+    from pmlm.bench.serve import ServeBench, bench_serving
+
+    try:
+        counts = tuple(int(part) for part in clients.split(","))
+    except ValueError:
+        raise ConfigError(f"--clients takes whole numbers separated by commas, got {clients!r}") from None
+    for name, value in (("--clients", min(counts)), ("--requests", requests), ("--rounds", rounds)):
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}")
+    settings = ServeBench(
+        clients=counts, requests=requests, rounds=rounds, soak_seconds=soak, threads=threads, order=order,
+        visibility=visibility, model=None if model is None else str(model),
+    )  # fmt: skip
+    with progress_bar("bench", len(counts) * rounds * 2 + 1, quiet=quiet) as advance:
+        report = bench_serving(settings, advance)
+    print_json(report) if json else _print_serving(report)
+
+
+def _print_serving(report: dict[str, Any]) -> None:
+    print(f"{'clients':>8}{'batched':>12}{'one by one':>12}{'ratio':>8}{'first step':>14}{'one by one':>12}{'lost':>6}")
+    for row in report["clients"]:
+        one, other = row["batched"], row["one by one"]
+        first = [f"{1000 * x['first_step_median']:.0f} ms" for x in (one, other)]
+        print(
+            f"{row['clients']:8}{one['requests_per_second']:10.1f}/s{other['requests_per_second']:10.1f}/s"
+            f"{row['ratio']:8.2f}{first[0]:>14}{first[1]:>12}{one['lost'] + other['lost']:6}"
+        )
+    if (soak := report["soak"]) is not None:
+        print(
+            f"soak {soak['seconds']:g} s: {soak['answered']} answered, {soak['lost']} lost, memory "
+            f"{soak['memory_middle'] / 2**20:.0f} to {soak['memory_end'] / 2**20:.0f} MiB ({soak['growth']:+.1%})"
+        )
+    for name, end in report["shutdown"].items():
+        print(f"shutdown, {name}: exit {end['exit_code']} after {end['seconds']:.1f} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from json import loads as parse_json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -87,6 +88,10 @@ def generate(
         str | None, typer.Option("--refine", help="Rewrite what was written: mask-predict or gibbs.")
     ] = None,
     passes: Annotated[int, typer.Option("--passes", help="How often, for --refine.")] = 4,
+    written: Annotated[
+        str | None,
+        typer.Option("--written", help="Tokens that come first, as JSON: '[[5, \" cat\"]]'.", metavar="JSON"),
+    ] = None,
     visibility: VisibilityOption = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="Ask for templates until an empty line or Ctrl-D.")
@@ -122,6 +127,7 @@ def generate(
         "ban": ban or (),
         "must": must or (),
         "num_words": num_words,
+        "written": _read_written(written),
     }
     source = None if words is not None or interactive else read_argument("-" if template is None else template)
     asked = Asked(source, words, length, num, seed, options, refine, passes, trace, json, jsonl, quiet)
@@ -130,6 +136,21 @@ def generate(
         _converse(lm, asked)
     else:
         _answer(lm, asked)
+
+
+def _read_written(written: str | None) -> list[tuple[int, str]]:
+    if written is None:
+        return []
+    try:
+        pairs = parse_json(written)
+    except ValueError:
+        pairs = None
+    is_pair = [isinstance(p, list) and len(p) == 2 and type(p[0]) is int and isinstance(p[1], str) for p in pairs or []]
+    if not isinstance(pairs, list) or not all(is_pair):
+        raise ConfigError(
+            f'--written takes a JSON list of positions with tokens, such as [[5, " cat"]], got {written!r}'
+        )
+    return [(position, token) for position, token in pairs]
 
 
 def _answer(lm: LM, asked: Asked) -> None:

@@ -15,17 +15,7 @@ def info(model: ModelOption = None, json: JsonOption = False) -> None:
     assert lm.folder is not None
     config = lm.model.config
     document: dict[str, Any] = {
-        "name": lm.about.get("name", lm.folder.name),
-        "interim": bool(lm.about.get("interim", False)),
-        "parameters": lm.model.num_parameters(),
-        "layers": config.num_layers,
-        "width": config.width,
-        "heads": config.num_heads,
-        "positions": config.positions,
-        "norm": config.norm,
-        "max_length": config.max_length,
-        "visibilities": list(config.visibilities),
-        "vocabulary": {"size": lm.tokenizer.vocab_size, "kind": lm.tokenizer.kind},
+        **lm.describe(),
         "bytes_on_disk": sum(path.stat().st_size for path in lm.folder.iterdir() if path.is_file()),
         "about": lm.about,
     }

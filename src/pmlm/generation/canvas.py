@@ -15,7 +15,7 @@ import numpy as np
 
 from pmlm.corpus.framing import Row, frame
 from pmlm.errors import TemplateError
-from pmlm.generation.template import Blank, Given, Template, encode_part
+from pmlm.generation.template import Blank, Given, Segment, Template, encode_part
 from pmlm.tokenizer import Tokenizer
 from pmlm.words import Flags, PieceKinds
 
@@ -56,32 +56,40 @@ class Canvas:
 
 def make_canvas(template: Template, tokenizer: Tokenizer, max_length: int) -> Canvas:
     """Encode what is given, leave room for what is not; TemplateError where it does not fit the model."""
+    given: list[list[int] | None] = []
+    needed = 2  # the markers
+    for segment in template.segments:
+        is_first = needed == 2
+        part = encode_part(segment.text, tokenizer, is_first=is_first) if isinstance(segment, Given) else None
+        given.append(part)
+        needed += _size(segment) if part is None else len(part)
+    if needed > max_length:
+        raise TemplateError(
+            f"the template needs {needed} tokens (markers included) but the model reads {max_length}. "
+            "Shorten it, or give fewer blanks."
+        )
     ids: list[int] = []
     hidden: list[bool] = []
     role: list[int] = []
     edges = [1]  # after the start marker
-    for segment in template.segments:
-        if isinstance(segment, Given):
-            part = encode_part(segment.text, tokenizer, is_first=not ids)
-            role += [Role.FREE] * len(part)
-        else:
-            assert segment.num_tokens is not None, "lengths are chosen before"
-            part = [tokenizer.mask_id] * segment.num_tokens
-            role += _roles(segment, segment.num_tokens)
-        ids += part
-        hidden += [isinstance(segment, Blank)] * len(part)
+    for segment, part in zip(template.segments, given, strict=True):
+        size = _size(segment) if part is None else len(part)
+        ids += [tokenizer.mask_id] * size if part is None else part
+        role += _roles(segment, size) if isinstance(segment, Blank) else [Role.FREE] * size
+        hidden += [part is None] * size
         edges.append(len(ids) + 1)
-    if len(ids) + 2 > max_length:
-        raise TemplateError(
-            f"the template needs {len(ids) + 2} tokens (markers included) but the model reads {max_length}. "
-            "Shorten it, or give fewer blanks."
-        )
     return Canvas(
         frame(ids, tokenizer, hidden=hidden),
         (Role.FREE, *role, Role.FREE),
         template,
         tuple(itertools.pairwise(edges)),
     )
+
+
+def _size(segment: Segment) -> int:
+    assert isinstance(segment, Blank)
+    assert segment.num_tokens is not None, "lengths are chosen before"
+    return segment.num_tokens
 
 
 def _roles(blank: Blank, size: int) -> list[Role]:

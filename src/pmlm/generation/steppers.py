@@ -48,50 +48,71 @@ class Recompute:
 
 
 class OrderCached:
-    """Ordered visibility with the keys and values of every known token kept at its place on the canvas."""
+    """Ordered visibility with the keys and values of every known token kept at its place on the canvas.
+
+    It has room for the rows and slots of the batch that it is made for; a pass may be about fewer, from row `first` on.
+    """
 
     def __init__(self, model: LanguageModel, batch: Batch, visibility: Visibility = "order-causal") -> None:
-        self.model, self.length = model, batch.length
+        self.model = model
         self.sees_itself = visibility == "order-causal"
-        self.cached_BL = batch.group_BL < 0  # padding is never read
+        self.cached_BL = torch.zeros_like(batch.maskable_BL)
         self.num_queries = 1
-        self.cache = self._make_cache(batch.num_rows)
+        self.cache = self._make_cache()
 
-    def _make_cache(self, rows: int) -> Cache:
+    def _make_cache(self) -> Cache:
         # a column per slot, one per query, and one that nobody reads, for rows with less to say than others
-        return Cache(self.model.config, rows, self.length + self.num_queries + 1, self.model.device)
+        rows, length = self.cached_BL.shape
+        return Cache(self.model.config, rows, length + self.num_queries + 1, self.model.device)
 
-    def logp(self, state: State, at: Slots) -> Tensor:
-        new_BS = ragged(~state.hidden_BL & ~self.cached_BL)
+    def forget(self, row: int) -> None:
+        """The row's place is free for another canvas."""
+        self.cached_BL[row] = False
+
+    def move(self, source: int, target: int) -> None:
+        """The canvas at one row goes on at another."""
+        self.cached_BL[target] = self.cached_BL[source]
+        self.cache.buffers[:, :, target] = self.cache.buffers[:, :, source]
+
+    def logp(self, state: State, at: Slots, first: int = 0) -> Tensor:
+        known_BL = ~state.hidden_BL & (state.batch.group_BL >= 0)
+        cached_BL = self.cached_BL[first : first + state.batch.num_rows, : state.batch.length]
+        new_BS = ragged(known_BL & ~cached_BL)
         query_BQ, wanted = _by_row(at, state.batch.num_rows)
         self._make_room(query_BQ.shape[1])
         inputs, key_positions_BK, columns_BS = self._pass(state, new_BS, query_BQ)
-        self.cached_BL = self.cached_BL | ~state.hidden_BL
+        cached_BL |= known_BL
         here = Slots(at.rows_M, wanted + new_BS.shape[1])
-        layers = self.cache.layers(columns_BS, self.length + self.num_queries + 1)
+        layers = self.cache.layers(columns_BS, key_positions_BK.shape[1], first)
         return self.model.step(inputs, key_positions_BK, here, layers).float().log_softmax(-1)
 
     def _make_room(self, queries: int) -> None:
         if queries <= self.num_queries:
             return
-        old, self.num_queries = self.cache, queries
-        self.cache = self._make_cache(old.buffers.shape[2])
-        self.cache.buffers[..., : self.length, :] = old.buffers[..., : self.length, :]
+        length, old = self.cached_BL.shape[1], self.cache
+        self.num_queries = queries
+        self.cache = self._make_cache()
+        self.cache.buffers[..., :length, :] = old.buffers[..., :length, :]
 
     def _pass(self, state: State, new_BS: Tensor, query_BQ: Tensor) -> tuple[Inputs, Tensor, Tensor]:
-        """What this pass reads: new tokens and queries, where they write, and what they see."""
-        length, spare = self.length, self.length + self.num_queries
-        is_new_BS, is_query_BQ = new_BS >= 0, query_BQ >= 0
+        """What this pass reads: new tokens and queries, where they write, and what they see.
+
+        Queries and what nobody reads are put behind the last slot: no row has anything there.
+        """
+        length, queries = state.batch.length, query_BQ.shape[1]
+        spare = length + queries
         slot_BS = torch.cat([new_BS, query_BQ], dim=1).clamp(min=0)
         ids_BN = state.batch.ids_BL.gather(1, new_BS.clamp(min=0))
         ids_BS = torch.cat([ids_BN, torch.full_like(query_BQ, self.model.config.mask_id)], dim=1)
-        own_Q = length + torch.arange(query_BQ.shape[1], device=slot_BS.device)
-        columns_BS = torch.cat([torch.where(is_new_BS, new_BS, spare), torch.where(is_query_BQ, own_Q, spare)], dim=1)
+        own_Q = length + torch.arange(queries, device=slot_BS.device)
+        columns_BS = torch.cat(
+            [torch.where(new_BS >= 0, new_BS, spare), torch.where(query_BQ >= 0, own_Q, spare)], dim=1
+        )
         visible_BSK = self._visible(state, new_BS, query_BQ)
         place_BL = torch.arange(length, device=slot_BS.device).expand(len(slot_BS), -1)
-        queries_BQ = torch.zeros(len(slot_BS), self.num_queries + 1, dtype=torch.long, device=slot_BS.device)
-        queries_BQ[:, : query_BQ.shape[1]] = query_BQ.clamp(min=0)
-        return Inputs(ids_BS, slot_BS, visible_BSK), torch.cat([place_BL, queries_BQ], dim=1), columns_BS
+        nowhere_B1 = torch.zeros(len(slot_BS), 1, dtype=torch.long, device=slot_BS.device)
+        key_positions_BK = torch.cat([place_BL, query_BQ.clamp(min=0), nowhere_B1], dim=1)
+        return Inputs(ids_BS, slot_BS, visible_BSK), key_positions_BK, columns_BS
 
     def _visible(self, state: State, new_BS: Tensor, query_BQ: Tensor) -> Tensor:
         """[B, S, K] a token sees known tokens of its own or a lower rank; a query all of them, and itself as it may."""
@@ -99,8 +120,8 @@ class OrderCached:
         rank_BS = state.rank_BL.gather(1, new_BS.clamp(min=0))
         token_sees = known_BL[:, None] & (state.rank_BL[:, None] <= rank_BS[:, :, None])
         query_sees = known_BL[:, None].expand(-1, query_BQ.shape[1], -1)
-        columns = self.num_queries + 1
-        own = torch.eye(columns, dtype=torch.bool, device=known_BL.device)[: query_BQ.shape[1]]
+        columns = query_BQ.shape[1] + 1
+        own = torch.eye(columns, dtype=torch.bool, device=known_BL.device)[:-1]
         own_BQK = own.expand(len(known_BL), -1, -1)
         if not self.sees_itself:
             own_BQK = own_BQK & ~known_BL.any(dim=1)[:, None, None]

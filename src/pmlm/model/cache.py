@@ -38,7 +38,7 @@ class Cache:
         self.buffers = torch.zeros(shape, device=device)
         self.columns = columns
 
-    def layers(self, columns_BS: Tensor, used: int) -> list[LayerCache]:
-        """For one pass that writes at `columns_BS` and reads the first `used` columns."""
-        keys, values = self.buffers[:, :, :, :, :used]
+    def layers(self, columns_BS: Tensor, used: int, first: int = 0) -> list[LayerCache]:
+        """For one pass over rows from `first` on that writes at `columns_BS` and reads the first `used` columns."""
+        keys, values = self.buffers[:, :, first : first + len(columns_BS), :, :used]
         return [LayerCache(k, v, columns_BS) for k, v in zip(keys, values, strict=True)]

@@ -1,0 +1,245 @@
+"""Canvases that come and go while they share forward passes: decoding for a server.
+
+`pmlm.generation.decode` fills a batch from beginning to end. Here a canvas may join or leave between any two turns,
+whatever its template, order, seed, sampling or constraints; what it becomes does not depend on who else is there.
+Those of one visibility, and among them those whose order the model chooses, form a pool. In a pool the first places
+are taken; who leaves makes room for the last. Order-causal pools keep their keys and values, the others recompute.
+
+Ids in, ids out; no threads and no clocks here.
+
+Shapes: P places, B rows of a pass, L slots, M predictions, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pmlm.batch import Batch, make_batch
+from pmlm.corpus.framing import Row
+from pmlm.errors import ConstraintError, PmlmError
+from pmlm.generation.decode import Allowed, Course, Reveal, present, slots_due
+from pmlm.generation.sampling import Sampling, sampling_logp
+from pmlm.generation.steppers import OrderCached, Recompute, State
+from pmlm.model import LanguageModel, Slots, Visibility
+from pmlm.orders import Order
+from pmlm.visibility import is_ordered
+
+_MOST_NUMBERS = 1 << 25
+"""Log-probabilities of one pass: where the model chooses among many slots of many canvases, passes are split."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """One canvas to be filled, and how."""
+
+    row: Row
+    """Its maskable slots are the hidden ones."""
+    allowed: Allowed
+    """Of this one row."""
+    order: Order
+    """A list names slots."""
+    sampling: Sampling
+    visibility: Visibility
+    rng: torch.Generator
+    written: Sequence[tuple[int, int]] = ()
+    """Slots and tokens that come first."""
+
+
+@dataclass(eq=False)
+class Line:
+    """A job on its way."""
+
+    job: Job
+    course: Course
+    place: int
+    num_left: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a line at a turn: a token, or an error; `is_last` where it has left."""
+
+    line: Line
+    reveal: Reveal | None
+    error: PmlmError | None
+    is_last: bool
+
+
+class Engine:
+    """Pools of canvases over one model."""
+
+    def __init__(self, model: LanguageModel, *, places: int = 32) -> None:
+        self.model, self.places = model, places
+        self.pools: dict[tuple[Visibility, bool], Pool] = {}
+
+    def _pool(self, job: Job) -> "Pool":
+        key = (job.visibility, job.order.is_policy)
+        if key not in self.pools:
+            self.pools[key] = Pool(self.model, job.visibility, self.places)
+        return self.pools[key]
+
+    def has_room(self, job: Job) -> bool:
+        return self._pool(job).num < self.places
+
+    def join(self, job: Job) -> Line:
+        return self._pool(job).join(job)
+
+    def leave(self, line: Line) -> None:
+        """Before its end; nothing happens where it has left already."""
+        self._pool(line.job).leave(line)
+
+    @property
+    def num_lines(self) -> int:
+        return sum(pool.num for pool in self.pools.values())
+
+    def turn(self) -> Iterator[Event]:
+        """One token of every canvas; pool by pool, so that nobody waits for the others' news."""
+        for pool in self.pools.values():
+            yield from pool.turn()
+
+
+class Pool:
+    """Canvases of one visibility, at places 0, 1, … of tensors made once."""
+
+    def __init__(self, model: LanguageModel, visibility: Visibility, places: int) -> None:
+        self.model, self.places = model, places
+        empty = make_batch([[]] * places, [[]] * places, pad_id=0, length=model.config.max_length).to(model.device)
+        self.ids_PL, self.hidden_PL, self.group_PL = empty.ids_BL, empty.maskable_BL, empty.group_BL
+        self.rank_PL = torch.zeros_like(self.ids_PL)
+        self.lines: list[Line] = []
+        self.cached = OrderCached(model, empty, visibility) if is_ordered(visibility) else None
+        self.plain = Recompute(model, visibility)
+
+    @property
+    def num(self) -> int:
+        return len(self.lines)
+
+    def join(self, job: Job) -> Line:
+        assert self.num < self.places, "ask has_room first"
+        place, size = self.num, len(job.row.ids)
+        alone = make_batch([job.row.ids], [job.row.maskable], pad_id=0)
+        line = Line(job, Course(job.order, alone, job.rng, job.written), place, job.row.num_tokens)
+        for tensor_PL, values_L, rest in (
+            (self.ids_PL, alone.ids_BL[0], 0),
+            (self.hidden_PL, alone.maskable_BL[0], False),
+            (self.group_PL, alone.group_BL[0], -1),
+        ):
+            tensor_PL[place] = rest
+            tensor_PL[place, :size] = values_L.to(tensor_PL.device)
+        self.rank_PL[place] = 0
+        if self.cached is not None:
+            self.cached.forget(place)
+        self.lines.append(line)
+        return line
+
+    def leave(self, line: Line) -> None:
+        if line not in self.lines:
+            return
+        last, place = self.lines.pop(), line.place
+        if last is line:
+            return
+        for tensor_PL in (self.ids_PL, self.hidden_PL, self.group_PL, self.rank_PL):
+            tensor_PL[place] = tensor_PL[last.place]
+        if self.cached is not None:
+            self.cached.move(last.place, place)
+        last.place, self.lines[place] = place, last
+
+    @torch.no_grad()
+    def turn(self) -> list[Event]:
+        """One token of each canvas; those that are full, or cannot go on, leave."""
+        events = [event for first, due in list(self._passes()) for event in self._pass(first, due)]
+        for event in events:
+            if event.is_last:
+                self.leave(event.line)
+        return events
+
+    def _passes(self) -> Iterator[tuple[int, list[list[int]]]]:
+        """(the first place, the slots due at each place): neighbours, as many as one pass should hold.
+
+        With a cache, those that just joined go apart: their pass is as wide as their text.
+        """
+        most = max(1, _MOST_NUMBERS // self.model.config.vocab_size)
+        first, due, is_new = 0, list[list[int]](), False
+        for line in self.lines:
+            mine = line.course.due(self.hidden_PL[line.place])
+            joined = self.cached is not None and line.course.turn == 0
+            if due and (joined != is_new or sum(map(len, due)) + len(mine) > most):
+                yield first, due
+                first, due = line.place, []
+            is_new = joined
+            due.append(mine)
+        if due:
+            yield first, due
+
+    def _pass(self, first: int, due: list[list[int]]) -> list[Event]:
+        lines = self.lines[first : first + len(due)]
+        at = slots_due(due)
+        at = Slots(at.rows_M.to(self.model.device), at.slots_M.to(self.model.device))
+        state = self._state(first, lines)
+        stepper = self.cached
+        logp_MV = self.plain.logp(state, at) if stepper is None else stepper.logp(state, at, first)
+        picks = [
+            line.course.choose(mine_HV)
+            for line, mine_HV in zip(lines, logp_MV.split([len(slots) for slots in due]), strict=True)
+        ]
+        starts = torch.tensor([0, *(len(slots) for slots in due)]).cumsum(0)[:-1]
+        logp_BV = logp_MV[(starts + torch.tensor(picks)).to(logp_MV.device)]
+        slots = [slots[pick] for slots, pick in zip(due, picks, strict=True)]
+        return self._draw(lines, slots, logp_BV, state)
+
+    def _state(self, first: int, lines: Sequence[Line]) -> State:
+        rows, length = slice(first, first + len(lines)), max(len(line.job.row.ids) for line in lines)
+        hidden_BL = self.hidden_PL[rows, :length]
+        batch = Batch(self.ids_PL[rows, :length], hidden_BL, self.group_PL[rows, :length])
+        return State(batch, hidden_BL, self.rank_PL[rows, :length])
+
+    def _draw(self, lines: Sequence[Line], slots: list[int], logp_BV: Tensor, state: State) -> list[Event]:
+        """A token for each line, at its slot; lines that sample alike are drawn together."""
+        allowed: dict[int, Tensor] = {}
+        errors: dict[int, PmlmError] = {}
+        for b, (line, slot) in enumerate(zip(lines, slots, strict=True)):
+            try:
+                allowed[b] = _some(line.job.allowed.at(_one(slot))[0], slot).to(logp_BV.device)
+            except PmlmError as error:
+                errors[b] = error
+        alike: dict[Sampling, list[int]] = {}
+        for b in allowed:
+            alike.setdefault(lines[b].job.sampling, []).append(b)
+        reveals: dict[int, Reveal] = {}
+        for sampling, rows in alike.items():
+            logp, flags = logp_BV[rows], torch.stack([allowed[b] for b in rows])
+            present_BV = None
+            if sampling.repetition_penalty != 1:
+                known_BL = ~state.hidden_BL & (state.batch.group_BL >= 0)
+                present_BV = present(state.batch.ids_BL[rows], known_BL[rows], logp.shape[1])
+            sampled_BV = sampling_logp(logp, flags, sampling, present_BV).cpu()
+            for b, logp_V, sampled_V, allowed_V in zip(rows, logp.cpu(), sampled_BV, flags.cpu(), strict=True):
+                try:
+                    token, sampled = lines[b].course.draw(sampled_V, allowed_V)
+                    reveals[b] = Reveal(0, slots[b], token, float(logp_V[token]), sampled)
+                except PmlmError as error:
+                    errors[b] = error
+        return [self._event(line, reveals.get(b), errors.get(b)) for b, line in enumerate(lines)]
+
+    def _event(self, line: Line, reveal: Reveal | None, error: PmlmError | None) -> Event:
+        if reveal is None:
+            return Event(line, None, error, is_last=True)
+        place, slot = line.place, reveal.slot
+        self.ids_PL[place, slot], self.hidden_PL[place, slot] = reveal.token, False
+        self.rank_PL[place, slot] = line.course.turn
+        line.job.allowed.reveal(reveal)
+        line.num_left -= 1
+        return Event(line, reveal, None, is_last=line.num_left == 0)
+
+
+def _some(allowed_V: Tensor, slot: int) -> Tensor:
+    if not allowed_V.any():
+        raise ConstraintError(f"no piece may stand at position {slot - 1} under the constraints given")
+    return allowed_V
+
+
+def _one(slot: int) -> Slots:
+    """A slot of a row that is alone."""
+    return Slots(torch.tensor([0]), torch.tensor([slot]))

@@ -1,0 +1,1 @@
+"""The HTTP service: thin, over the same writer as the command line. Needs the extra `serve`."""

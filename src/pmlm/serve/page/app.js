@@ -1,0 +1,298 @@
+// The page: what is given, how it is to be written, and the stages on which that happens.
+
+import { models, setToken } from "./api.js";
+import { Stage } from "./stage.js";
+import { blank, fromHash, fromSlots, hasBlank, pieces, replaced, scatter, toHash } from "./template.js";
+
+const $ = (id) => document.getElementById(id);
+const EXAMPLES = {
+  "Figure 1": { words: "The quick brown fox jumps over the lazy dog", length: 48 },
+  "Figure 5": { template: "Tom is a cat and Jerry is a mouse. [MASK:30] Tom and Jerry become good friends in the end." },
+  "Acrostic": { template: "Cats [MASK:6].\nAll [MASK:6].\nTom [MASK:6]." },
+};
+const NUMBERS = ["top_k", "top_p", "min_p", "repetition_penalty"];
+let remembered = []; // for each blank the word that it was made from
+let slots = Array(48).fill("");
+let stages = [];
+let served = [];
+
+// --- what is given
+
+function setTemplate(source, words = []) {
+  $("template").value = source;
+  remembered = words;
+  drawChips();
+}
+
+function drawChips() {
+  const source = $("template").value;
+  let count = 0;
+  $("chips").replaceChildren(...pieces(source).map((piece) => {
+    if (piece.kind === "text") return piece.shown;
+    return piece.kind === "word" ? wordChip(source, piece, count) : blankChip(source, piece, count++);
+  }));
+}
+
+const keepFocus = (index, change) => {
+  change();
+  $("chips").querySelectorAll("button.word, .blank button.back")[index]?.focus();
+};
+const placeOf = (button) => [...$("chips").querySelectorAll("button.word, .blank button.back")].indexOf(button);
+
+function wordChip(source, piece, count) {
+  const button = Object.assign(document.createElement("button"), { className: "word", textContent: piece.shown, title: "Make this a blank" });
+  button.addEventListener("click", () => keepFocus(placeOf(button), () =>
+    setTemplate(replaced(source, piece, blank(0)), remembered.toSpliced(count, 0, piece.shown))));
+  return button;
+}
+
+function blankChip(source, piece, number) {
+  const chip = Object.assign(document.createElement("span"), { className: "blank" });
+  const resize = (size) => () => setTemplate(replaced(source, piece, blank(size, piece.open)), remembered);
+  const part = (text, label, act, className = "") => {
+    const button = Object.assign(document.createElement("button"), { textContent: text, title: label, className });
+    button.setAttribute("aria-label", label);
+    button.addEventListener("click", act);
+    return button;
+  };
+  const word = remembered[number];
+  const back = () => setTemplate(replaced(source, piece, word ?? ""), remembered.toSpliced(number, 1));
+  const shown = piece.size === 0 ? "a word" : piece.size === 1 ? "1 token" : `${piece.size} tokens`;
+  const middle = part(shown, word ? `Put “${word}” back` : "Remove this blank", () => keepFocus(placeOf(middle), back), "back");
+  chip.append(part("−", "Shorter", resize(Math.max(piece.size - 1, 0) === 1 ? 0 : Math.max(piece.size - 1, 0))), middle,
+    part("+", "Longer", resize(piece.size < 2 ? 2 : piece.size + 1)));
+  return chip;
+}
+
+function drawSlots() {
+  $("slots").replaceChildren(...slots.map((word, i) => {
+    const button = Object.assign(document.createElement("button"), { className: word ? "placed" : "number", textContent: word || i });
+    button.setAttribute("aria-label", word ? `Slot ${i}: ${word}. Take it away` : `Slot ${i}: place a word`);
+    button.addEventListener("click", () => (word ? place(i, "") : editSlot(button, i)));
+    return button;
+  }));
+}
+
+function place(index, word) {
+  slots[index] = word;
+  drawSlots();
+  $("slots").children[index]?.focus();
+}
+
+function editSlot(button, index) {
+  const next = $("words").value.trim().split(/\s+/).find((word) => word && !slots.includes(word)) ?? "";
+  const input = Object.assign(document.createElement("input"), { value: next, maxLength: 40 });
+  input.setAttribute("aria-label", `Word for slot ${index}`);
+  button.replaceWith(input);
+  input.select();
+  input.focus();
+  let done = false;
+  const finish = (keep) => {
+    if (done) return;
+    done = true;
+    place(index, keep ? input.value.trim().split(/\s+/)[0] : "");
+  };
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== "Escape") return;
+    event.preventDefault(); // else the button that gets the focus is pressed at once
+    finish(event.key === "Enter");
+  });
+  input.addEventListener("blur", () => finish(true));
+}
+
+function setLength() {
+  const length = Math.min(Math.max(Number($("length").value) || 2, 2), 500);
+  slots = Array.from({ length }, (_, i) => slots[i] ?? "");
+  drawSlots();
+}
+
+function scatterWords() {
+  setLength();
+  slots = scatter($("words").value.trim().split(/\s+/).filter(Boolean), slots.length);
+  drawSlots();
+}
+
+function openTab(name) {
+  for (const tab of ["text", "canvas"]) {
+    $(`tab-${tab}`).setAttribute("aria-selected", tab === name);
+    $(`tab-${tab}`).tabIndex = tab === name ? 0 : -1;
+    $(`pane-${tab}`).hidden = tab !== name;
+  }
+}
+const isCanvas = () => !$("pane-canvas").hidden;
+
+// --- how it is to be written
+
+function request() {
+  const asked = {
+    template: isCanvas() ? fromSlots(slots) : $("template").value,
+    order: $("order").value,
+    seed: Math.trunc(Number($("seed").value)) || 0,
+    temperature: Number($("temperature").value),
+  };
+  for (const name of NUMBERS) if ($(name).value !== "") asked[name] = Number($(name).value);
+  const ban = $("ban").value.split(/[\s,]+/).filter(Boolean);
+  if (ban.length) asked.ban = ban;
+  if (!$("whole_words").checked) asked.whole_words = false;
+  if ($("visibility").selectedIndex > 0) asked.visibility = $("visibility").value;
+  if ($("model").selectedIndex > 0) asked.model = $("model").value;
+  return asked;
+}
+
+function restore(asked) {
+  openTab("text");
+  setTemplate(asked.template);
+  $("order").value = typeof asked.order === "string" ? asked.order : "random";
+  $("seed").value = asked.seed ?? 0;
+  $("temperature").value = asked.temperature ?? 1;
+  for (const name of NUMBERS) $(name).value = asked[name] ?? "";
+  $("ban").value = (asked.ban ?? []).join(" ");
+  $("whole_words").checked = asked.whole_words ?? true;
+  if (asked.model) $("model").value = asked.model;
+  showModel();
+  if (asked.visibility) $("visibility").value = asked.visibility;
+  showTemperature();
+}
+
+function write() {
+  const first = request();
+  if (!hasBlank(first.template)) {
+    return problem(new Error("There is no blank yet: click a word to make it one."));
+  }
+  const both = $("compare").checked ? [first, { ...first, order: $("order-2").value, seed: Number($("seed-2").value) || 0 }] : [first];
+  perform(both);
+}
+
+function perform(requests) {
+  problem(null);
+  stages.forEach((stage) => stage.remove());
+  $("stages").classList.toggle("two", requests.length > 1);
+  stages = requests.map(() => new Stage($("stages"), { onProblem: problem, onChange: remember }));
+  requests.forEach((asked, i) => stages[i].write(asked));
+}
+
+function remember() {
+  const shown = stages.filter((stage) => stage.request).map((stage) => stage.request);
+  history.replaceState(null, "", toHash(shown));
+}
+
+function problem(error, retry) {
+  const box = $("problem");
+  box.hidden = !error;
+  if (!error) return;
+  $("token-form").hidden = error.status !== 401;
+  const busy = error.status === 429 || error.status === 503;
+  box.replaceChildren(busy ? `The server is busy. ${error.message}` : error.message.replace(/^\w+Error: /, ""));
+  if (retry && (busy || error.status === 0)) {
+    const button = Object.assign(document.createElement("button"), { textContent: "Try again" });
+    button.addEventListener("click", () => (problem(null), retry()));
+    box.append(button);
+  }
+}
+
+// --- the rest of the page
+
+const showTemperature = () => ($("temperature-shown").textContent = Number($("temperature").value).toFixed(2));
+
+function showModel() {
+  const model = served[Math.max($("model").selectedIndex, 0)];
+  $("visibility").replaceChildren(...(model?.visibilities ?? []).map((name) => new Option(name)));
+}
+
+async function showModels() {
+  try {
+    served = await models();
+    $("model").replaceChildren(...served.map((model) => new Option(model.interim && !/interim/.test(model.name) ? `${model.name} (interim)` : model.name, model.name)));
+    showModel();
+  } catch (error) {
+    problem(error, showModels);
+  }
+}
+
+function setTheme(dark) {
+  document.documentElement.classList.toggle("dark", dark);
+}
+
+function example(name) {
+  const { words, length, template } = EXAMPLES[name];
+  if (template) {
+    openTab("text");
+    setTemplate(template);
+  } else {
+    openTab("canvas");
+    $("words").value = words;
+    $("length").value = length;
+    scatterWords();
+  }
+  write();
+}
+
+function keys(event) {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) return write();
+  if (/INPUT|TEXTAREA|SELECT|BUTTON|SUMMARY/.test(event.target.tagName) || !stages.length) return;
+  if (event.key === " ") stages.forEach((stage) => stage.play());
+  else if (event.key === "ArrowLeft") stages.forEach((stage) => stage.draft && stage.show(Math.max(stage.step - 1, 0), true));
+  else if (event.key === "ArrowRight") stages.forEach((stage) => stage.draft && stage.show(Math.min(stage.step + 1, stage.steps.length), true));
+  else return;
+  event.preventDefault();
+}
+
+function begin() {
+  const saved = localStorage.getItem("pmlm-theme");
+  setTheme(saved ? saved === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
+  $("theme").addEventListener("click", () => {
+    const dark = !document.documentElement.classList.contains("dark");
+    setTheme(dark);
+    localStorage.setItem("pmlm-theme", dark ? "dark" : "light");
+  });
+  $("order-2").replaceChildren(...[...$("order").options].map((option) => new Option(option.text, option.value)));
+  $("order-2").value = "l2r";
+  for (const name of Object.keys(EXAMPLES)) {
+    const button = Object.assign(document.createElement("button"), { textContent: name });
+    button.addEventListener("click", () => example(name));
+    $("examples").append(button);
+  }
+  for (const tab of ["text", "canvas"]) {
+    $(`tab-${tab}`).addEventListener("click", () => openTab(tab));
+    $(`tab-${tab}`).addEventListener("keydown", (event) => {
+      if (!/Arrow(Left|Right)/.test(event.key)) return;
+      openTab(tab === "text" ? "canvas" : "text");
+      document.querySelector("[role=tab][aria-selected=true]").focus();
+    });
+  }
+  $("template").addEventListener("input", () => setTemplate($("template").value));
+  $("scatter").addEventListener("click", scatterWords);
+  $("clear").addEventListener("click", () => (slots.fill(""), drawSlots()));
+  $("length").addEventListener("change", setLength);
+  $("temperature").addEventListener("input", showTemperature);
+  $("dice").addEventListener("click", () => ($("seed").value = Math.floor(Math.random() * 100000)));
+  $("compare").addEventListener("change", () => {
+    $("second").hidden = !$("compare").checked;
+    $("seed-2").value = $("seed").value;
+  });
+  $("model").addEventListener("change", showModel);
+  $("write").addEventListener("click", write);
+  $("token-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    setToken($("token").value);
+    $("token-form").hidden = true;
+    problem(null);
+    showModels();
+  });
+  document.addEventListener("keydown", keys);
+  window.addEventListener("resize", () => stages.forEach((stage) => stage.draft && stage.drawPath(stage.step)));
+  window.addEventListener("hashchange", () => open(fromHash(location.hash)));
+  showTemperature();
+  scatterWords();
+  setTemplate("Tom is a ___ and Jerry is a mouse. [MASK:12] They became good friends in the end.", ["cat"]);
+  showModels().then(() => open(fromHash(location.hash)));
+}
+
+function open(requests) {
+  const asked = requests.filter((one) => one && typeof one.template === "string");
+  if (!asked.length) return;
+  restore(asked[0]);
+  perform(asked);
+}
+
+begin();

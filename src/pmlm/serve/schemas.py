@@ -1,0 +1,216 @@
+"""What requests and answers look like. How a text is written is read off `FillOptions`: one table for all doors.
+
+Types are strict here; what the values mean is checked where the library checks it, with its words.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, create_model
+
+from pmlm.lm import FillOptions
+from pmlm.orders import Order
+from pmlm.serve.limits import (
+    MOST_CHARACTERS,
+    MOST_ITEMS,
+    MOST_OPTION_CHARACTERS,
+    MOST_WORD_CHARACTERS,
+    MOST_WORDS,
+)
+
+Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+_HELP = {
+    "order": "l2r, r2l, random, nearest, confidence, margin, entropy, or a list of positions.",
+    "visibility": "One that the model was trained for; without it, its default.",
+    "temperature": "0 takes the likeliest.",
+    "top_k": "Draw from this many of the likeliest.",
+    "top_p": "Draw from the likeliest with this much probability.",
+    "min_p": "Draw from what is this share as likely as the likeliest.",
+    "repetition_penalty": "Above 1: less of what the text already has.",
+    "whole_words": "Leave no word half-written.",
+    "ban": "Words that must not be written.",
+    "written": "Positions and tokens that come first, in this order; the text goes on from there.",
+}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+def _bounded(hint: Any) -> Any:
+    """A type as JSON has it, with bounds on what is long."""
+    if hint is str:
+        return Annotated[str, Field(max_length=MOST_OPTION_CHARACTERS)]
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Sequence or (isinstance(origin, type) and issubclass(origin, Sequence) and origin is not tuple):
+        if inner[0] is str:
+            word = Annotated[str, Field(max_length=MOST_WORD_CHARACTERS)]
+            return Annotated[list[word], Field(max_length=MOST_WORDS)]
+        return Annotated[list[_bounded(inner[0])], Field(max_length=MOST_ITEMS)]  # type: ignore[misc]
+    if origin is tuple:
+        return Annotated[tuple[tuple(_bounded(part) for part in inner)], Strict(False)]  # type: ignore[misc]
+    if inner:
+        return Union[tuple(_bounded(part) for part in inner if part is not Order)]  # noqa: UP007
+    return hint
+
+
+def _option(name: str, hint: Any) -> tuple[Any, Any]:
+    return (_bounded(hint), Field(default=None, description=_HELP.get(name, "See `pmlm generate --help`.")))
+
+
+Options: type[_Strict] = create_model(
+    "Options", __base__=_Strict, **{name: _option(name, hint) for name, hint in get_type_hints(FillOptions).items()}
+)  # type: ignore[call-overload]
+"""The options of `pmlm generate`; what is left out is as the library has it."""
+
+
+class _Model(_Strict):
+    model: Annotated[str | None, Field(max_length=200, description="One of /v1/models; without it, the first.")] = None
+
+
+class _Asked(Options, _Model):  # type: ignore[valid-type,misc]
+    """Options with a model; `options()` are those that were given."""
+
+    def options(self) -> FillOptions:
+        names = self.model_fields_set & FillOptions.__annotations__.keys()
+        return {name: getattr(self, name) for name in names}  # type: ignore[return-value]
+
+
+class GenerateRequest(_Asked):
+    """As `pmlm generate`: a template, or words with a length."""
+
+    template: Annotated[
+        Text | None,
+        Field(
+            description="Text with blanks: [MASK], [MASK:20], ___ for a word.",
+            examples=["Tom is a cat and Jerry is a [MASK]. [MASK:8]"],
+        ),
+    ] = None
+    words: Annotated[Text | None, Field(description="Instead: words to scatter, in order, over `length`.")] = None
+    length: Annotated[int | None, Field(description="Tokens of the canvas for `words`.")] = None
+    n: Annotated[int, Field(description="How many texts, from seeds that follow each other.")] = 1
+    seed: Annotated[Seed | None, Field(description="Without it one is drawn, and said.")] = None
+
+
+class CandidatesRequest(_Asked):
+    """A canvas with what is `written` on it, and a hidden position."""
+
+    template: Annotated[Text, Field(examples=["Tom is a [MASK]."])]
+    position: Annotated[int, Field(description="Counts the tokens from 0.", examples=[3])]
+    count: Annotated[int, Field(le=1000, description="How many candidates.")] = 10
+    seed: Annotated[Seed, Field(description="Matters where the template leaves the length of a word open.")] = 0
+
+
+class ScoreRequest(_Model):
+    """As `pmlm score`."""
+
+    text: Annotated[Text, Field(examples=["Tom is a cat and Jerry is a mouse."])]
+    order: Annotated[
+        Annotated[str, Field(max_length=MOST_OPTION_CHARACTERS)] | Annotated[list[int], Field(max_length=MOST_ITEMS)],
+        Field(description=_HELP["order"]),
+    ] = "l2r"
+    seed: Seed = 0
+    visibility: Annotated[str | None, Field(max_length=40, description=_HELP["visibility"])] = None
+    given: Annotated[Text | None, Field(description="A template: only what stands in its blanks is scored.")] = None
+
+
+class FillMaskRequest(_Model):
+    """The likeliest tokens at each [MASK], as Hugging Face's pipeline gives them."""
+
+    template: Annotated[Text, Field(examples=["Tom is a [MASK]."])]
+    top_k: Annotated[int, Field(le=1000)] = 5
+    targets: Annotated[
+        list[Annotated[str, Field(max_length=MOST_WORD_CHARACTERS)]] | None, Field(max_length=MOST_WORDS)
+    ] = None
+    visibility: Annotated[str | None, Field(max_length=40, description=_HELP["visibility"])] = None
+
+
+class Problem(BaseModel):
+    error: Annotated[str, Field(description="One line, as the command line says it.")]
+
+
+class FilledText(BaseModel):
+    text: str
+    template: str
+    tokens: list[str]
+    order: Annotated[list[int], Field(description="Positions of what was written, in the order of writing.")]
+    logp: Annotated[list[float], Field(description="The model's own, of the token written t-th.")]
+    sampled_logp: Annotated[list[float], Field(description="The sampler's; 0 for what was `written` before.")]
+    nll: float
+    seed: int
+    visibility: str
+
+
+class FilledTexts(BaseModel):
+    results: list[FilledText]
+
+
+class ScoredText(BaseModel):
+    text: str
+    tokens: list[str]
+    order: list[int]
+    logp: Annotated[list[float | None], Field(description="Of each token; null where it was given.")]
+    nll: float
+    perplexity: float
+    bits_per_byte: float
+    bytes: int
+    seed: int
+    visibility: str
+
+
+class Candidate(BaseModel):
+    score: Annotated[float, Field(description="The model's probability.")]
+    token: int
+    token_str: str
+
+
+class Guess(Candidate):
+    sequence: str
+
+
+class Candidates(BaseModel):
+    position: int
+    candidates: list[Candidate]
+
+
+class ModelAbout(BaseModel):
+    name: str
+    interim: bool
+    parameters: int
+    layers: int
+    width: int
+    heads: int
+    positions: str
+    norm: str
+    max_length: int
+    visibilities: Annotated[list[str], Field(description="The first is the default.")]
+    vocabulary: dict[str, int | str]
+
+
+class Models(BaseModel):
+    models: list[ModelAbout]
+
+
+class Health(BaseModel):
+    status: str
+
+
+class StepEvent(BaseModel):
+    """Data of a `step` event."""
+
+    text: Annotated[int, Field(description="Which of the request's n texts, from 0.")]
+    step: int
+    of: int
+    position: int
+    token: str
+    logp: float
+    sampled_logp: float
+
+
+class DraftEvent(BaseModel):
+    """Data of the first event, `draft`: each text before anything is written."""
+
+    drafts: Annotated[list[list[str | None]], Field(description="Tokens; null where something will be written.")]
+    templates: list[str]
+    seeds: list[int]

@@ -1,0 +1,254 @@
+"""The page in a real browser: Debian's Chromium, driven by playwright."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serve_helpers import Served, serving
+
+from pmlm.cli import run
+from pmlm.lm import LM
+from pmlm.serve.limits import Limits
+
+pytestmark = pytest.mark.slow
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+DONE = re.compile(r"^(\d+) of \1$")
+MINUTE = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright.Browser]:
+    if not CHROMIUM.exists():
+        pytest.skip(f"no {CHROMIUM}: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: playwright.Browser, served: Served) -> Iterator[playwright.Page]:
+    context = browser.new_context(viewport={"width": 1180, "height": 900})
+    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=served.url)
+    opened = context.new_page()
+    complaints: list[str] = []
+    elsewhere: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on(
+        "request", lambda request: elsewhere.append(request.url) if not request.url.startswith(served.url) else None
+    )
+    go(opened, served)
+    yield opened
+    context.close()
+    assert elsewhere == []
+    assert [c for c in complaints if "422" not in c and "429" not in c] == []
+
+
+def go(page: playwright.Page, served: Served, hash: str = "") -> None:
+    page.goto(f"{served.url}/{hash}")
+    playwright.expect(page.locator("#model option").first).to_be_attached()
+
+
+def finished(page: playwright.Page, number: int = 0) -> None:
+    playwright.expect(page.locator(".at").nth(number)).to_have_text(DONE, timeout=MINUTE)
+    playwright.expect(page.locator(".stage").nth(number)).not_to_have_attribute("aria-busy", "true")
+
+
+def shown(page: playwright.Page, number: int = 0) -> str:
+    """The text on a stage, without the numbers of its steps."""
+    return str(page.locator(".text").nth(number).evaluate(
+        "e => { const c = e.cloneNode(true); c.querySelectorAll('sub').forEach(s => s.remove()); return c.textContent }"
+    ))  # fmt: skip
+
+
+def copied(page: playwright.Page, what: str) -> str:
+    page.click(f"[data-copy={what}]")
+    return str(page.locator(".stage").first.get_attribute("data-copied"))
+
+
+def test_every_step_arrives_and_can_be_rewound(page: playwright.Page) -> None:
+    page.click("#write")
+    seen: set[str] = set()
+    for _ in range(4000):
+        at = page.locator(".at").text_content() or ""
+        seen.add(at)
+        if DONE.match(at):
+            break
+        page.wait_for_timeout(15)
+    total = page.locator(".token").count()
+    assert seen >= {f"{i} of {total}" for i in range(2, total + 1)}
+    assert sorted(int(n) for n in page.locator(".token sub").all_text_contents()) == list(range(1, total + 1))
+    final = shown(page)
+    page.locator(".slider").fill("3")
+    assert page.locator(".token").count() == 3
+    assert page.locator(".gap").count() == total - 3
+    assert page.locator(".path circle").count() == 3
+    page.locator(".slider").fill(str(total))
+    assert shown(page) == final
+    page.click(".play")
+    finished(page)
+    assert shown(page) == final
+
+
+def test_words_become_blanks_and_come_back(page: playwright.Page) -> None:
+    page.click(".word >> text=mouse")
+    assert page.input_value("#template").startswith("Tom is a ___ and Jerry is a ___.")
+    page.click(".blank .back >> nth=1")
+    assert page.input_value("#template").startswith("Tom is a ___ and Jerry is a mouse.")
+    page.click(".blank .back >> nth=0")
+    page.click("[aria-label=Longer]")
+    assert page.input_value("#template").startswith("Tom is a cat and Jerry is a mouse. [MASK:13]")
+
+
+def test_an_alternative_is_picked_and_the_rest_rewritten(page: playwright.Page, served: Served) -> None:
+    page.click("text=Figure 5")
+    finished(page)
+    page.locator(".token:has(sub:text-is('4'))").click()
+    playwright.expect(page.locator(".inspector li")).to_have_count(12)
+    before = json.loads(copied(page, "json"))
+    other = page.locator(".inspector li button:not(.chosen) span:first-child").first.text_content()
+    page.locator(".inspector li button:not(.chosen)").first.click()
+    playwright.expect(page.locator(".token:has(sub:text-is('4'))")).to_contain_text(other or "", timeout=MINUTE)
+    finished(page)
+    after = json.loads(copied(page, "json"))
+    assert after["order"][:4] == before["order"][:4]
+    for position in before["order"][:3]:
+        assert after["tokens"][position] == before["tokens"][position]
+    assert after["tokens"][after["order"][3]].strip() == other
+    page.locator(".token:has(sub:text-is('9'))").click()
+    page.click("text=Hide it and rewrite from here")
+    finished(page)
+    third = json.loads(copied(page, "json"))
+    assert [third["tokens"][p] for p in third["order"][:8]] == [after["tokens"][p] for p in after["order"][:8]]
+
+
+def test_locked_words_stay(page: playwright.Page) -> None:
+    page.click("text=Acrostic")
+    finished(page)
+    page.locator(".token:has(sub:text-is('5'))").click()
+    page.click(".inspector >> text=Lock")
+    page.locator(".inspector >> text=Unlock").wait_for()
+    first = json.loads(copied(page, "json"))
+    page.click("text=Write again around 1 locked")
+    finished(page)
+    playwright.expect(page.locator(".figures")).to_contain_text("seed 2", timeout=MINUTE)
+    finished(page)
+    second = json.loads(copied(page, "json"))
+    place = first["order"][4]
+    assert second["tokens"][place] == first["tokens"][place]
+    assert second["text"] != first["text"]
+
+
+def test_the_link_and_the_command_reproduce_the_text(
+    page: playwright.Page, served: Served, browser: playwright.Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page.click("text=Figure 1")
+    finished(page)
+    page.locator(".token:has(sub:text-is('2'))").click()
+    page.locator(".inspector li button:not(.chosen)").first.click()
+    finished(page)
+    text = copied(page, "text")
+    assert shown(page).strip() == text
+    other = browser.new_page()
+    other.goto(copied(page, "link"))
+    finished(other)
+    assert shown(other).strip() == text
+    other.close()
+    assert run(shlex.split(copied(page, "command"))[1:]) == 0
+    assert capsys.readouterr().out == f"{text}\n"
+
+
+def test_a_canvas_of_slots_takes_words(page: playwright.Page) -> None:
+    page.click("#tab-canvas")
+    page.fill("#length", "12")
+    page.press("#length", "Tab")
+    page.click("#clear")
+    page.click("[aria-label='Slot 4: place a word']")
+    page.keyboard.type("fox")
+    page.keyboard.press("Enter")
+    page.click("#write")
+    finished(page)
+    document = json.loads(copied(page, "json"))
+    assert document["template"] == "[MASK:4] fox[MASK:7|open]"
+    assert " fox" in document["text"]
+
+
+def test_two_orders_side_by_side(page: playwright.Page) -> None:
+    page.check("#compare")
+    page.select_option("#order-2", "r2l")
+    page.click("text=Figure 5")
+    finished(page, 0)
+    finished(page, 1)
+    assert page.locator("h2").all_text_contents() == ["random", "right to left"]
+    assert shown(page, 0) != shown(page, 1)
+
+
+def test_what_is_wrong_is_shown(page: playwright.Page, model: LM, browser: playwright.Browser) -> None:
+    page.click("#source summary")
+    page.fill("#template", "no blank here")
+    page.click("#write")
+    assert "There is no blank yet" in (page.text_content("#problem") or "")
+    page.fill("#template", "[MASK:500]")
+    page.click("#write")
+    playwright.expect(page.locator("#problem")).to_contain_text("the template needs 502 tokens")
+    with serving({"m": model}, token="t", limits=Limits(seconds=0.01)) as guarded:
+        other = browser.new_page()
+        other.goto(guarded.url)
+        playwright.expect(other.locator("#problem")).to_contain_text("wants a token")
+        other.fill("#token", "t")
+        other.press("#token", "Enter")
+        playwright.expect(other.locator("#model option").first).to_be_attached()
+        other.click("#write")
+        playwright.expect(other.locator("#problem")).to_contain_text("The server is busy")
+        playwright.expect(other.locator("#problem button")).to_have_text("Try again")
+        other.close()
+
+
+def test_by_keyboard_alone(page: playwright.Page) -> None:
+    def tab_to(selector: str) -> None:
+        for _ in range(80):
+            page.keyboard.press("Tab")
+            if page.locator(f"{selector}:focus").count():
+                return
+        raise AssertionError(f"{selector} cannot be reached")
+
+    tab_to(".word")
+    page.keyboard.press("Enter")
+    assert page.input_value("#template").startswith("___ is a ___")
+    tab_to("#write")
+    page.keyboard.press("Enter")
+    finished(page)
+    tab_to(".slider")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".token").count() == 1
+    page.keyboard.press("End")
+    tab_to(".token")
+    page.keyboard.press("Enter")
+    tab_to(".inspector li button")
+
+
+def test_narrow_screens_need_no_sideways_scrolling(browser: playwright.Browser, served: Served) -> None:
+    for width, scheme in ((320, "light"), (390, "dark")):
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, has_touch=True)  # type: ignore[arg-type]
+        phone = context.new_page()
+        go(phone, served)
+        phone.tap("text=Figure 1")
+        finished(phone)
+        phone.tap(".token >> nth=0")
+        playwright.expect(phone.locator(".inspector li").first).to_be_visible()
+        assert phone.evaluate("document.documentElement.scrollWidth") <= width
+        assert phone.locator("html.dark").count() == (scheme == "dark")
+        context.close()
