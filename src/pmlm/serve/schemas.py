@@ -30,6 +30,8 @@ _HELP = {
     "repetition_penalty": "Above 1: less of what the text already has.",
     "whole_words": "Leave no word half-written.",
     "ban": "Words that must not be written.",
+    "must": "Words that must appear; the model chooses where.",
+    "num_words": "How many words the whole text has.",
     "written": "Positions and tokens that come first, in this order; the text goes on from there.",
 }
 
