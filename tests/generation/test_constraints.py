@@ -123,6 +123,19 @@ def test_what_is_impossible_is_said_before_any_work(template, options, error, sa
         LM.stream(template, seed=1, **options)
 
 
+@pytest.mark.parametrize(
+    "template", ["[MASK:3] xylophones[MASK:4|open] end.", "[MASK:2] qzx [MASK:3] Zzz", "un[MASK:2] [MASK:3]"]
+)
+@pytest.mark.parametrize("options", [{"ban": ["cat"]}, {"num_words": 5}, {"must": ["kite"], "ban": ["the", "cat"]}])
+def test_words_that_the_model_never_saw_do_not_block_the_way(template: str, options: dict) -> None:
+    for seed in range(3):
+        for order in ("random", "l2r"):
+            words = words_of(LM.fill(template, seed=seed, order=order, **options).text)
+            assert not set(options.get("ban", ())) & {word.lower() for word in words}
+            assert set(options.get("must", ())) <= set(words)
+            assert len(words) == options.get("num_words", len(words))
+
+
 def test_a_left_to_right_model_cannot_write_towards_a_word() -> None:
     with pytest.raises(OrderError, match="must appear"):
         make_lm(visibilities=("causal",)).fill("[MASK:5]", must="a", order="l2r")

@@ -300,7 +300,7 @@ class ChainRule:
             rest_QV = rest_QV[[0 if automaton is None else automaton.start]]
         rest_QV = rest_QV & self._own(slot + 1)
         before_QV = self._neighbours(rest_QV, slot, forward=False)
-        if not before_QV.any():
+        if not (before_QV & self._own(slot)).any():
             before_QV = np.repeat(_rows_with_any(rest_QV), size, axis=1)
         return before_QV if stays else accepted_Q[:, None] & before_QV
 
