@@ -25,7 +25,7 @@ BASE = {
     "name": "base",
     "batch_rows": 32,
     "model": {
-        "num_layers": 6, "width": 256, "num_heads": 4, "ff_width": 1024, "max_length": 128,
+        "num_layers": 4, "width": 256, "num_heads": 4, "ff_width": 1024, "max_length": 128,
         "positions": "rotary", "norm": "pre", "norm_eps": 1e-5, "dropout": 0.0,
     },
     "optim": {"kind": "muon", "lr": 0.002, "matrix_lr": 0.02, "warmup_steps": 50, "decay": "linear", "final": 0.05},
@@ -44,22 +44,22 @@ def mix(*members: tuple[dict, float, float]) -> list[dict]:
 
 ARMS: dict[str, dict] = {
     "u-pmlm": {"members": [PMLM]},
-    "aplm": {"members": [APLM]},
-    "gpt": {"members": [{"objective": {"kind": "alm"}}]},
-    "mix-aplm-85-25": {"members": mix((APLM, 0.85, 0.25), (PMLM, 0.15, 0.75))},
-    "u-pmlm-adamw": {"members": [PMLM], "set": ["optim.kind=adamw", "optim.lr=0.001"]},
     "mix-given-85-50": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5))},
+    "aplm": {"members": [APLM]},
     "u-pmlm-16-rows": {"members": [PMLM], "set": ["batch_rows=16"]},
-    "mix-l2r-75-25": {"members": mix((L2R, 0.75, 0.25), (PMLM, 0.25, 0.75))},
     "u-pmlm-known-only": {"members": [{"objective": {"kind": "pmlm", "visibility": "known-only"}}]},
+    "u-pmlm-adamw": {"members": [PMLM], "set": ["optim.kind=adamw", "optim.lr=0.001"]},
     "u-pmlm-relative": {"members": [PMLM], "set": ["model.positions=relative"]},
-    "u-pmlm-absolute": {"members": [PMLM], "set": ["model.positions=absolute"]},
+    "mix-aplm-85-25": {"members": mix((APLM, 0.85, 0.25), (PMLM, 0.15, 0.75))},
     "u-pmlm-low-first": {"members": [{"objective": {"kind": "pmlm", "masking": {"start_prior": {"high": 0.3}, "ramp": 0.5}}}]},
     "u-pmlm-token-mean": {"members": [{"objective": {"kind": "pmlm", "weighting": "token-mean"}}]},
+    "mix-l2r-75-25": {"members": mix((L2R, 0.75, 0.25), (PMLM, 0.25, 0.75))},
+    "u-pmlm-absolute": {"members": [PMLM], "set": ["model.positions=absolute"]},
     "u-pmlm-count": {"members": [{"objective": {"kind": "pmlm", "masking": {"draw": "count"}}}]},
     "u-pmlm-post-norm": {"members": [PMLM], "set": ["model.norm=post"]},
     "u-pmlm-lamb": {"members": [PMLM], "set": ["optim.kind=lamb", "optim.lr=0.005"]},
     "u-pmlm-64-rows": {"members": [PMLM], "set": ["batch_rows=64"]},
+    "gpt": {"members": [{"objective": {"kind": "alm"}}]},
 }  # fmt: skip
 
 

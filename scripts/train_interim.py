@@ -10,6 +10,7 @@ import argparse
 import random
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from pmlm.corpus.framing import frame, row_batch
@@ -18,6 +19,7 @@ from pmlm.model import ModelConfig, build_model
 from pmlm.objectives import APLM, U_PMLM, Member, Mixture, mixture_loss
 from pmlm.runtime import RowRandom, generator
 from pmlm.tokenizer import Tokenizer, train_tokenizer
+from pmlm.words import count_words
 
 NAMES = [
     "Tom",
@@ -209,7 +211,7 @@ def train(num_steps: int, seed: int) -> LM:
         "objective": "APLM and u-PMLM, both visibilities",
         "tokens_seen": tokens,
     }
-    return LM(model.eval(), tokenizer, about, None)
+    return LM(model.eval(), tokenizer, about, None, count_words(map(np.array, stories), tokenizer))
 
 
 CARD = """# pmlm-interim

@@ -12,11 +12,12 @@ import pmlm
 SOURCE = Path(pmlm.__file__).parent
 LAYERS = [
     {"errors", "config", "runtime", "detokenize"},
-    {"tokenizer", "batch", "model", "masking", "orders", "visibility"},
+    {"tokenizer", "words", "batch", "model", "masking", "orders", "visibility"},
     {"objectives", "likelihood", "generation", "corpus"},
-    {"evaluation", "lm"},
+    {"evaluation", "results", "writer", "refining", "lm"},
     {"interop"},
     {"training", "bench", "hf"},
+    {"nlu"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -76,8 +77,9 @@ def test_importing_imports_no_torch(module: str) -> None:
 
 
 def test_the_public_api_is_what_it_says() -> None:
-    assert pmlm.__all__ == ["LM", "Filled", "LanguageModel", "ModelConfig", "PmlmError", "Ranked", "Score", "Tokenizer", "__version__",
-                            "load", "load_tokenizer", "train_tokenizer"]  # fmt: skip
+    assert pmlm.__all__ == ["LM", "Filled", "Finetuned", "LanguageModel", "ModelConfig", "PmlmError", "Ranked", "Refined", "Score",
+                            "Step", "Stream", "Streamer", "Tokenizer", "__version__", "load", "load_finetuned", "load_tokenizer",
+                            "train_tokenizer"]  # fmt: skip
     for name in pmlm.__all__:
         assert getattr(pmlm, name) is not None
     with pytest.raises(AttributeError):

@@ -13,15 +13,16 @@ from pmlm.lm import LM
 from pmlm.model import build_model
 from pmlm.runtime import generator
 from pmlm.tokenizer import train_tokenizer
+from pmlm.words import WordTable
 
 TOKENIZER = train_tokenizer(STORIES, vocab_size=300)
 
 
-def make_lm(**changes: object) -> LM:
+def make_lm(words: WordTable | None = None, **changes: object) -> LM:
     config = tiny_config(
         vocab_size=300, max_length=40, mask_id=TOKENIZER.mask_id, forbidden_ids=TOKENIZER.forbidden_ids, **changes
     )
-    return LM(build_model(config, generator(3, "lm")).eval(), TOKENIZER, {}, None)
+    return LM(build_model(config, generator(3, "lm")).eval(), TOKENIZER, {}, None, words)
 
 
 RANDOM = make_lm()

@@ -13,6 +13,7 @@ from pmlm.visibility import (
     known_only_inputs,
     order_causal_inputs,
     ordered_inputs,
+    reading_inputs,
 )
 
 SCHEMES = ["absolute", "relative", "relative-sinusoidal", "rotary", "transformer-xl"]
@@ -136,3 +137,19 @@ def test_padding_packing_and_neighbours_change_no_logit(positions: str, kind: st
     assert (alone - padded).abs().max() < 1e-5
     assert (alone - packed).abs().max() < 1e-5
     assert alone.std() > 0.1
+
+
+@pytest.mark.parametrize("positions", SCHEMES)
+def test_reading_a_whole_text_gives_the_states_that_prediction_gives_where_nothing_is_hidden(positions: str) -> None:
+    backbone = tiny_model(positions=positions).backbone
+    batch = framed_batch(*random_rows(2, 5), random_rows(1, 3)[0])
+    none = torch.zeros_like(batch.maskable_BL)
+    is_token = batch.group_BL >= 0
+    both_ways = backbone(reading_inputs(batch, "order-causal"))[is_token]
+    ordered = backbone(order_causal_inputs(batch, torch.zeros_like(batch.ids_BL), MASK))[:, : batch.length]
+    assert torch.allclose(ordered[is_token], both_ways, atol=1e-5)
+    assert torch.allclose(backbone(known_only_inputs(batch, batch.ids_BL, none))[is_token], both_ways, atol=1e-5)
+    rightward = backbone(reading_inputs(batch, "causal"))
+    shifted = backbone(causal_inputs(batch, MASK))
+    assert torch.allclose(rightward[:, :4], shifted[:, 1:5], atol=1e-5)
+    assert not torch.allclose(rightward[is_token], both_ways, atol=1e-2)

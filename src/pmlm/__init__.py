@@ -8,22 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pmlm.errors import PmlmError
-    from pmlm.lm import LM, Filled, Ranked, Score, load
+    from pmlm.lm import LM, Stream, load
     from pmlm.model import LanguageModel, ModelConfig
+    from pmlm.nlu.finetuned import Finetuned, load_finetuned
+    from pmlm.results import Filled, Ranked, Refined, Score, Step, Streamer
     from pmlm.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Filled": "pmlm.lm",
+    "Filled": "pmlm.results",
+    "Finetuned": "pmlm.nlu.finetuned",
     "LM": "pmlm.lm",
     "LanguageModel": "pmlm.model",
     "ModelConfig": "pmlm.model",
     "PmlmError": "pmlm.errors",
-    "Ranked": "pmlm.lm",
-    "Score": "pmlm.lm",
+    "Ranked": "pmlm.results",
+    "Refined": "pmlm.results",
+    "Score": "pmlm.results",
+    "Step": "pmlm.results",
+    "Stream": "pmlm.lm",
+    "Streamer": "pmlm.results",
     "Tokenizer": "pmlm.tokenizer",
     "load": "pmlm.lm",
+    "load_finetuned": "pmlm.nlu.finetuned",
     "load_tokenizer": "pmlm.tokenizer",
     "train_tokenizer": "pmlm.tokenizer",
 }
@@ -31,14 +39,20 @@ _HOMES = {
 __all__ = [
     "LM",
     "Filled",
+    "Finetuned",
     "LanguageModel",
     "ModelConfig",
     "PmlmError",
     "Ranked",
+    "Refined",
     "Score",
+    "Step",
+    "Stream",
+    "Streamer",
     "Tokenizer",
     "__version__",
     "load",
+    "load_finetuned",
     "load_tokenizer",
     "train_tokenizer",
 ]

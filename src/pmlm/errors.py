@@ -31,6 +31,10 @@ class TemplateError(PmlmError):
     """A template is malformed, too long, or does not fit the text it should describe."""
 
 
+class ConstraintError(PmlmError):
+    """What was asked of a text cannot be had."""
+
+
 class OrderError(PmlmError):
     """An order is malformed, or the model cannot go along it."""
 

@@ -26,6 +26,8 @@ from pmlm.visibility import causal_inputs, hidden_inputs, is_ordered, ordered_in
 
 MAX_SLOTS = 16_384
 """How many slots one forward pass may hold, by default; memory grows with it."""
+NEVER = 1_000_000
+"""The rank of a slot that is never revealed."""
 
 
 class Conditionals(Protocol):
@@ -79,7 +81,10 @@ def arranged_slots(batch: Batch, order: Order, rngs: Sequence[torch.Generator]) 
 def order_logp(
     model: Conditionals, batch: Batch, rank_BL: Tensor, visibility: Visibility, *, max_slots: int = MAX_SLOTS
 ) -> Tensor:
-    """[B, L] the exact log-probability of each predicted token given those of lower rank; 0 elsewhere."""
+    """[B, L] the exact log-probability of each predicted token given those of lower rank; 0 elsewhere.
+
+    Slots of rank NEVER stay hidden to the end: what stands there is neither predicted nor seen.
+    """
     match visibility:
         case "bidirectional" | "known-only":
             return _stepwise_logp(model, batch, rank_BL, visibility, max_slots)
@@ -89,7 +94,7 @@ def order_logp(
         case "order-causal" | "two-stream":
             parts = _row_parts(batch, rank_BL, 2 * batch.length, max_slots)
             logp = [_ordered_part(model, part, rank, visibility) for part, rank in parts]
-    return torch.where(rank_BL > 0, torch.cat(logp), 0.0)
+    return torch.where(_is_predicted(rank_BL), torch.cat(logp), 0.0)
 
 
 @torch.no_grad()
@@ -194,7 +199,7 @@ def _stepwise_logp(
 ) -> Tensor:
     """A pass per predicted token: what has its rank or a higher one is hidden."""
     logp_BL = torch.zeros(batch.ids_BL.shape, dtype=torch.float64)
-    at = Slots.where(rank_BL > 0)
+    at = Slots.where(_is_predicted(rank_BL))
     step = max(1, max_slots // batch.length)
     for start in range(0, len(at), step):
         rows_C, slots_C = at.rows_M[start : start + step], at.slots_M[start : start + step]
@@ -208,7 +213,7 @@ def _stepwise_logp(
 
 
 def _ordered_part(model: Conditionals, batch: Batch, rank_BL: Tensor, visibility: Visibility) -> Tensor:
-    at = Slots.where(rank_BL > 0)
+    at = Slots.where(_is_predicted(rank_BL))
     inputs = ordered_inputs(batch, rank_BL, visibility, model.config.mask_id)
     logp_MV = _log_softmax(model(inputs, Slots(at.rows_M, at.slots_M + batch.length)))
     return _scatter(logp_MV, batch, at)
@@ -230,6 +235,10 @@ def _row_parts(batch: Batch, rank_BL: Tensor, slots_per_row: int, max_slots: int
     step = max(1, max_slots // slots_per_row)
     index = [torch.arange(i, min(i + step, batch.num_rows)) for i in range(0, batch.num_rows, step)]
     return [(batch.rows(rows), rank_BL[rows]) for rows in index]
+
+
+def _is_predicted(rank_BL: Tensor) -> Tensor:
+    return (rank_BL > 0) & (rank_BL < NEVER)
 
 
 def _is_left_to_right(rank_BL: Tensor) -> bool:

@@ -4,135 +4,138 @@ The thin edge between text and the core, which knows ids alone.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, TypedDict, Unpack
 
 from pmlm.corpus.framing import Row, frame, row_batch
-from pmlm.errors import DataError, OrderError, TemplateError
-from pmlm.generation.canvas import Canvas, allowed_pieces, canvas_text, make_canvas
-from pmlm.generation.decode import Allowed, Reveal, decode
+from pmlm.errors import ConfigError, ConstraintError, DataError, OrderError, RunError, TemplateError
+from pmlm.generation.decode import Reveal
+from pmlm.generation.layouts import scatter
 from pmlm.generation.sampling import Sampling
-from pmlm.generation.steppers import make_stepper
-from pmlm.generation.template import FilledPart, Template, encode_parts, filled_spans, fit, parse_template
+from pmlm.generation.template import (
+    FilledPart,
+    Template,
+    encode_parts,
+    filled_spans,
+    fit,
+    parse_template,
+    template_source,
+)
 from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp, order_ranks, policy_logp
 from pmlm.model import LanguageModel, Visibility
 from pmlm.model.checkpoint import Checkpoint, load_checkpoint, read_config, save_checkpoint
 from pmlm.orders import Order, arrange, parse_order
+from pmlm.refining import Method, refine
+from pmlm.results import Filled, Ranked, Refined, Score, Step, Streamer
 from pmlm.runtime import draw_seed, generator, pick_device
 from pmlm.tokenizer import Tokenizer, load_tokenizer
+from pmlm.words import WordTable, load_words, save_words
+from pmlm.writer import CORNERED, MOST_ATTEMPTS, NO_BLANK, Writer, WriteSettings, check_text
 
 
-@dataclass(frozen=True)
-class Score:
-    """The exact log-probability of a text along an order."""
+class FillOptions(TypedDict, total=False):
+    """How to write; see `pmlm generate --help`."""
 
-    text: str
-    tokens: list[str]
-    """Content tokens in text order."""
-    order: list[int]
-    """Indices into tokens, in the order of prediction."""
-    logp: list[float | None]
-    """logp[i] belongs to tokens[i]; None where the token was given."""
-    num_bytes: int
-    """UTF-8 bytes of the text that was scored; of blanks, with the space that belongs to each."""
-    seed: int
-    visibility: Visibility
-
-    @property
-    def nll(self) -> float:
-        """Nats, in total."""
-        return -math.fsum(x for x in self.logp if x is not None)
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(min(self.nll / len(self.order), 700.0))
-
-    @property
-    def bits_per_byte(self) -> float:
-        return self.nll / (math.log(2) * max(self.num_bytes, 1))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "tokens": self.tokens,
-            "order": self.order,
-            "logp": self.logp,
-            "nll": self.nll,
-            "perplexity": self.perplexity,
-            "bits_per_byte": self.bits_per_byte,
-            "bytes": self.num_bytes,
-            "seed": self.seed,
-            "visibility": self.visibility,
-        }
+    order: str | Sequence[int] | Order
+    visibility: str | None
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float
+    whole_words: bool
+    """No word is left half-written (the default, for models that come with a table of words)."""
+    ban: str | Sequence[str]
+    """Words that must not be written."""
+    must: str | Sequence[str]
+    """Words that must appear; the model chooses where."""
+    num_words: int | None
+    """How many words the whole text has."""
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """A filling of a template's blanks with its exact joint probability."""
-
-    fillings: list[str]
-    score: Score
-    share: float
-    """Its probability among the candidates alone, each taken given its own number of tokens."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"fillings": self.fillings, "share": self.share, **self.score.to_dict()}
+def _listed(words: str | Sequence[str]) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else tuple(words)
 
 
-@dataclass(frozen=True)
-class Filled:
-    """A template with its blanks written."""
+_SAMPLING = tuple(f.name for f in fields(Sampling))
 
-    text: str
-    tokens: list[str]
-    order: list[int]
-    """Indices into tokens of what was written, in the order of writing."""
-    logp: list[float]
-    """logp[t] is the model's log-probability of the token written t-th."""
-    sampled_logp: list[float]
-    """The same under the sampler's own distribution."""
-    seed: int
-    visibility: Visibility
+
+class Stream:
+    """A text that is being written: iterate over its steps; `result` is there once they are done.
+
+    Where several constraints drive it into a corner it is begun anew, with steps counted from 1 again.
+    """
+
+    def __init__(self, writer: Writer, template: str | Template, seed: int, settings: WriteSettings) -> None:
+        self._writer, self._template, self._seed, self._settings = writer, template, seed, settings
+        self._attempts = 0
+        self._begin()
+        self._steps = self._all_steps()
+
+    def _begin(self) -> None:
+        self._writing = self._writer.start([self._template], [self._seed], self._settings, self._attempts)
+        self.draft = self._writer.draft(self._writing.canvases[0])
+        self._reveals: list[Reveal] = []
+
+    def _all_steps(self) -> Iterator[Step]:
+        while True:
+            yield from self._writer.steps(self._writing, 0, self._keep())
+            if self._is_done():
+                return
+            self._attempts += 1
+            if self._attempts == MOST_ATTEMPTS:
+                raise ConstraintError(CORNERED)
+            self._begin()
+
+    def _keep(self) -> Iterator[Reveal]:
+        for turn in self._writing.turns:
+            for reveal in turn:
+                self._reveals.append(reveal)
+                yield reveal
+
+    def _is_done(self) -> bool:
+        return self._writing.is_done(0, len(self._reveals))
+
+    def __iter__(self) -> Iterator[Step]:
+        return self._steps
 
     @property
-    def nll(self) -> float:
-        return -math.fsum(self.logp)
+    def result(self) -> Filled:
+        if not self._is_done():
+            raise RunError("the text is not finished: iterate over the stream to its end, or call finish()")
+        return self._writer.filled(self._writing, 0, self._reveals)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "tokens": self.tokens,
-            "order": self.order,
-            "logp": self.logp,
-            "sampled_logp": self.sampled_logp,
-            "nll": self.nll,
-            "seed": self.seed,
-            "visibility": self.visibility,
-        }
-
-    def states(self) -> list[list[str | None]]:
-        """The canvas before the first token and after each: None where nothing is written yet."""
-        state: list[str | None] = [None if i in self.order else token for i, token in enumerate(self.tokens)]
-        states = [list(state)]
-        for i in self.order:
-            state[i] = self.tokens[i]
-            states.append(list(state))
-        return states
+    def finish(self) -> Filled:
+        """Write the rest."""
+        for _ in self._steps:
+            pass
+        return self.result
 
 
 class LM:
     """An any-order language model with its tokenizer."""
 
-    def __init__(self, model: LanguageModel, tokenizer: Tokenizer, about: dict[str, Any], folder: Path | None) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        about: dict[str, Any],
+        folder: Path | None,
+        words: WordTable | None = None,
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.about = about
         self.folder = folder
+        self.words = words
+
+    @cached_property
+    def writer(self) -> Writer:
+        return Writer(self.model, self.tokenizer, self.words)
 
     def score(
         self,
@@ -203,75 +206,100 @@ class LM:
         ]
         return sorted(ranked, key=lambda r: r.score.nll)
 
-    def fill(self, template: str, *, seed: int | None = None, **options: Any) -> Filled:
+    def fill(
+        self,
+        template: str | Template,
+        *,
+        seed: int | None = None,
+        streamer: Streamer | None = None,
+        **options: Unpack[FillOptions],
+    ) -> Filled:
         """Write what stands in a template's blanks, in any order, around what is given.
 
-        Options are those of `fill_batch`. Without a seed one is drawn; the result names it.
+        Without a seed one is drawn; the result names it. A streamer is told of every step.
         """
-        return self.fill_batch([template], seeds=None if seed is None else [seed], **options)[0]
+        stream = self.stream(template, seed=seed, **options)
+        if streamer is None:
+            return stream.finish()
+        streamer.put_draft(stream.draft)
+        try:
+            for step in stream:
+                streamer.put(step)
+        finally:
+            streamer.end()
+        return stream.result
+
+    def stream(self, template: str | Template, *, seed: int | None = None, **options: Unpack[FillOptions]) -> "Stream":
+        """As `fill`, a step at a time: iterate over it, then ask for its `result`."""
+        return Stream(self.writer, template, draw_seed() if seed is None else seed, self._settings(options))
 
     def fill_batch(
         self,
-        templates: Sequence[str],
+        templates: Sequence[str | Template],
         *,
         seeds: Sequence[int] | None = None,
-        order: str | Sequence[int] | Order = "random",
-        visibility: str | None = None,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float = 1.0,
+        **options: Unpack[FillOptions],
     ) -> list[Filled]:
         """Several templates at once; each is written as if it were alone, from its own seed."""
-        order = to_order(order)
-        kind = check_visibility(visibility, self.model.config)
-        check_order(order, kind)
-        sampling = Sampling(
-            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty
-        )
         seeds = [draw_seed() for _ in templates] if seeds is None else list(seeds)
-        canvases = [self._canvas(template, kind, order) for template in templates]
-        batch = row_batch([canvas.row for canvas in canvases], self.tokenizer).to(self.model.device)
-        role_BL = torch.zeros_like(batch.ids_BL)
-        for b, canvas in enumerate(canvases):
-            role_BL[b, : len(canvas.role)] = torch.tensor(canvas.role)
-        turns = decode(
-            make_stepper(self.model, batch, kind),
-            batch,
-            Allowed(role_BL, allowed_pieces(self.tokenizer)),
-            [replace(order, positions=tuple(p + 1 for p in order.positions))] * len(canvases),  # after the start marker
-            sampling,
-            [generator(seed, "decode", 0) for seed in seeds],
-        )
-        reveals = [reveal for turn in turns for reveal in turn]
-        return [
-            self._filled(canvas, [r for r in reveals if r.row == b], seeds[b], kind)
-            for b, canvas in enumerate(canvases)
-        ]
+        if len(seeds) != len(templates):
+            raise DataError(f"{len(templates)} templates need as many seeds, got {len(seeds)}")
+        return self.writer.write(templates, seeds, self._settings(options))
 
-    def _canvas(self, template: str, visibility: Visibility, order: Order) -> Canvas:
-        canvas = make_canvas(parse_template(_checked(template)), self.tokenizer, self.model.config.max_length)
-        if not canvas.hidden:
-            raise TemplateError(_NO_BLANK)
-        if visibility == "causal" and not all(canvas.row.maskable[canvas.hidden[0] : -1]):
-            raise OrderError("a left-to-right model cannot look at what stands after a blank")
-        if order.kind == "list":
-            arrange(order, [i - 1 for i in canvas.hidden], [], generator(0))  # refuses what is no permutation
-        return canvas
+    def refine(
+        self,
+        filled: Filled,
+        *,
+        method: Method = "mask-predict",
+        passes: int = 4,
+        seed: int | None = None,
+        **options: Unpack[FillOptions],
+    ) -> Refined:
+        """Rewrite the least certain tokens of a text (`mask-predict`), or every token in turn (`gibbs`).
 
-    def _filled(self, canvas: Canvas, reveals: list[Reveal], seed: int, visibility: Visibility) -> Filled:
-        ids = list(canvas.row.ids)
-        for reveal in reveals:
-            ids[reveal.slot] = reveal.token
-        return Filled(
-            text=canvas_text(canvas, ids, self.tokenizer),
-            tokens=[self.tokenizer.show(i) for i in ids[1:-1]],
-            order=[reveal.slot - 1 for reveal in reveals],
-            logp=[reveal.logp for reveal in reveals],
-            sampled_logp=[reveal.sampled_logp for reveal in reveals],
-            seed=seed,
-            visibility=visibility,
+        Options are those that the text was written with; its visibility is kept.
+        """
+        options["visibility"] = filled.visibility
+        settings = self._settings(options)
+        chosen = draw_seed() if seed is None else seed
+        return refine(self.writer, filled, settings, method=method, passes=passes, seed=chosen)
+
+    def scatter(self, words: str, length: int, *, seed: int) -> str:
+        """A template with the words, in their order, at random places of a canvas of `length` tokens."""
+        rng = generator(seed, "scatter", 0)
+        return template_source(scatter(check_text(words), length, self.tokenizer, rng))
+
+    def fill_mask(
+        self,
+        template: str,
+        *,
+        top_k: int = 5,
+        targets: Sequence[str] | None = None,
+        visibility: str | None = None,
+    ) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
+        """The likeliest tokens at each [MASK] while every [MASK] is hidden, with the keys of Hugging Face's pipeline:
+        `score` (a probability), `token`, `token_str`, `sequence`. One list where there is one [MASK], else a list of
+        lists. `targets` asks for the scores of given tokens, as they are spelt in a text (" cat").
+        """
+        if top_k < 1:
+            raise ConfigError(f"top_k must be at least 1, got {top_k}")
+        kind = check_visibility(visibility, self.model.config)
+        guesses = self.writer.fill_mask(template, kind, top_k=top_k, targets=targets)
+        return guesses[0] if len(guesses) == 1 else guesses
+
+    def _settings(self, options: FillOptions) -> WriteSettings:
+        known = FillOptions.__annotations__
+        if unknown := sorted(options.keys() - known.keys()):
+            raise TypeError(f"unknown option {unknown[0]!r}. Known: {', '.join(known)}.")
+        drawn = {name: options[name] for name in _SAMPLING if name in options}  # type: ignore[literal-required]
+        return WriteSettings(
+            order=to_order(options.get("order", "random")),
+            visibility=check_visibility(options.get("visibility"), self.model.config),
+            sampling=Sampling(**drawn),
+            whole_words=options.get("whole_words", True),
+            ban=_listed(options.get("ban", ())),
+            must=_listed(options.get("must", ())),
+            num_words=options.get("num_words"),
         )
 
     def save(self, folder: str | Path, *, card: str = "", storage: str = "float32") -> None:
@@ -280,10 +308,15 @@ class LM:
             Path(folder),
             Checkpoint(self.model, self.about),
             card=card or f"# {self.about.get('name', 'A pmlm model')}\n",
-            add_files=self.tokenizer.save,
+            add_files=self._add_files,
             vocabulary=self.tokenizer.fingerprint,
             storage=storage,  # type: ignore[arg-type]
         )
+
+    def _add_files(self, folder: Path) -> None:
+        self.tokenizer.save(folder)
+        if self.words is not None:
+            save_words(self.words, folder, self.tokenizer.fingerprint)
 
     def check_length(self, row: Row) -> None:
         most = self.model.config.max_length
@@ -295,15 +328,15 @@ class LM:
 
     def _parts(self, text: str, given: str | Template | None) -> list[FilledPart]:
         """The text cut into what is given and what is scored."""
-        text = _checked(text)
+        text = check_text(text)
         if given is None:
             ids = self.tokenizer.encode(text)
             if not ids:
                 raise DataError("there is no text to score")
             return [FilledPart(True, text, tuple(ids))]
-        template = parse_template(_checked(given)) if isinstance(given, str) else given
+        template = parse_template(check_text(given)) if isinstance(given, str) else given
         if not template.blanks:
-            raise TemplateError(_NO_BLANK)
+            raise TemplateError(NO_BLANK)
         return fit(template, text, self.tokenizer)
 
     def _score_row(
@@ -320,18 +353,6 @@ class LM:
             rank = order_ranks(batch, [[i + lead for i in arranged]])
             logp = order_logp(self.model, batch, rank, visibility, max_slots=max_slots)
         return rank[0, lead:-1].tolist(), logp[0, lead:-1].tolist()
-
-
-_NO_BLANK = "the template has no blank: write [MASK], [MASK:3] or ___ where a token is wanted"
-
-
-def _checked(text: str) -> str:
-    """Text that can be written as UTF-8; a lone half of a character pair cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"the text is not Unicode: character {error.start} cannot be read") from None
-    return text
 
 
 def to_order(order: str | Sequence[int] | Order) -> Order:
@@ -355,4 +376,5 @@ def load(folder: str | Path | None = None, *, device: str = "auto") -> LM:
         path, vocab_size=tokenizer.vocab_size, vocabulary=tokenizer.fingerprint, mask_id=tokenizer.mask_id
     )
     checkpoint.model.to(pick_device(device))
-    return LM(checkpoint.model, tokenizer, dict(checkpoint.about), path)
+    words = load_words(path, tokenizer.fingerprint)
+    return LM(checkpoint.model, tokenizer, dict(checkpoint.about), path, words)

@@ -85,6 +85,15 @@ class Tokenizer:
         return [self._bytes[i].startswith(b" ") for i in range(self.vocab_size)]
 
     @functools.cached_property
+    def running_bytes(self) -> list[bytes]:
+        """Each piece as it stands in running text, its leading space included; nothing for the specials."""
+        if self.kind == "reversible":
+            return self._bytes
+        special = set(self.special_ids)
+        lead = {True: b" ", False: b""}
+        return [b"" if i in special else lead[self.starts_word[i]] + raw for i, raw in enumerate(self._bytes)]
+
+    @functools.cached_property
     def byte_ids(self) -> tuple[int, ...]:
         """Pieces that are no text by themselves, only bytes of a rare character."""
         return tuple(i for i in range(self.vocab_size) if i not in self.special_ids and not _is_text(self._bytes[i]))

@@ -17,6 +17,8 @@ sees a query. Everywhere the logits at a text's slot i are the distribution *of 
 Shapes: B batch, L slots.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,19 @@ def bidirectional_inputs(batch: Batch, seen_ids_BL: Tensor) -> Inputs:
     if batch.is_uniform():
         return Inputs(seen_ids_BL, _run(batch))
     return Inputs(seen_ids_BL, batch.positions_BL(), _same_group(batch.group_BL))
+
+
+def reading_inputs(batch: Batch, visibility: Visibility, token_types_BL: Tensor | None = None) -> Inputs:
+    """A whole text with nothing hidden, as a model trained for `visibility` may look at it.
+
+    Where nothing is hidden, known-only and order-causal slots see each other both ways. A causal slot holds its own
+    token here: nothing is predicted, so nothing is shifted.
+    """
+    if visibility != "causal":
+        return replace(bidirectional_inputs(batch, batch.ids_BL), token_types_BL=token_types_BL)
+    earlier_LL = torch.ones(batch.length, batch.length, dtype=torch.bool, device=batch.ids_BL.device).tril()
+    visible_BQK = _same_group(batch.group_BL) & earlier_LL
+    return Inputs(batch.ids_BL, batch.positions_BL(), visible_BQK, token_types_BL=token_types_BL)
 
 
 def known_only_inputs(batch: Batch, seen_ids_BL: Tensor, hidden_BL: Tensor) -> Inputs:

@@ -1,8 +1,11 @@
 """pmlm generate: text, JSON, seeds, traces."""
 
+import io
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from test_cli import Capture, ok, refused
 
 from pmlm.cli import run
@@ -64,9 +67,93 @@ def test_the_trace_shows_every_state(capsys: Capture) -> None:
         (["generate", "[MASK"], "not closed"),
         (["generate", "Tom [MASK] is", "--order", "0"], "names position 0"),
         (["generate", "[MASK]", "-n", "0"], "--num"),
+        (["generate", "[MASK]", "--words", "a b", "--length", "9"], "not both"),
+        (["generate", "--words", "a b"], "go together"),
+        (["generate", "--words", "a b", "--length", "900"], "reads 128"),
+        (["generate", "[MASK]", "--json", "--jsonl"], "--json"),
+        (["generate", "[MASK]", "--interactive"], "give none"),
+        (["generate", "[MASK]", "--ban", "two words"], "one word"),
         (["generate", "[MASK]", "--temperature", "-1"], "temperature"),
         (["generate", "[MASK]", "--visibility", "causal"], "not trained for"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(capsys: Capture, arguments: list[str], says: str) -> None:
     assert says in refused(capsys, *arguments)
+
+
+def test_words_are_scattered_by_the_seed(capsys: Capture) -> None:
+    arguments = ["generate", "--words", "Tom and Jerry", "--length", "20", "--json", "-n", "2", "--seed", "1"]
+    one, two = json.loads(ok(capsys, *arguments))["results"]
+    assert one["template"] != two["template"]
+    for result in (one, two):
+        at = -1
+        for word in ("Tom", "and", "Jerry"):
+            at = result["text"].index(word, at + 1)
+        assert len(result["tokens"]) == 20
+
+
+def test_lines_of_json_and_banned_words(capsys: Capture) -> None:
+    lines = ok(
+        capsys, "generate", TEMPLATE, "-n", "2", "--seed", "5", "--jsonl", "--ban", "the", "--ban", "was"
+    ).splitlines()
+    documents = [json.loads(line) for line in lines]
+    assert [document["seed"] for document in documents] == [5, 6]
+    assert (
+        refused(capsys, "generate", TEMPLATE, "--ban", "Tom")
+        == "ConstraintError: nothing that the template leaves open can satisfy the banned words, the words asked for or "
+        "their number: no way is left at position 1\n"
+    )
+
+
+def test_second_thoughts_are_part_of_the_document(capsys: Capture) -> None:
+    arguments = ["generate", TEMPLATE, "--seed", "1", "--refine", "gibbs", "--passes", "1"]
+    document = json.loads(ok(capsys, *arguments, "--json"))
+    assert document["refined"]["text"] == ok(capsys, *arguments).rstrip("\n")
+    assert document["refined"]["nll_before"] > 0
+    assert "Known: mask-predict, gibbs" in refused(capsys, "generate", TEMPLATE, "--refine", "polish")
+    assert "passes" in refused(capsys, "generate", TEMPLATE, "--refine", "gibbs", "--passes", "0")
+
+
+def test_templates_come_from_stdin_one_by_one_if_asked(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("Tom is [MASK:3]\n"))
+    assert ok(capsys, "generate", "--seed", "1").startswith("Tom is ")
+    monkeypatch.setattr("sys.stdin", io.StringIO("Tom is [MASK:3]\n[MASK\nAnna ___ .\n\nnever read\n"))
+    assert run(["generate", "--interactive", "--seed", "1"]) == 0
+    captured = capsys.readouterr()
+    assert [line.split()[0] for line in captured.out.splitlines()] == ["Tom", "Anna"]
+    assert "TemplateError: the blank that opens at character 0 is not closed" in captured.err
+
+
+def test_the_canvas_fills_up_on_a_terminal() -> None:
+    from rich.console import Console
+
+    from pmlm import load
+    from pmlm.cli.live_canvas import LiveCanvas
+
+    screen = io.StringIO()
+    view = LiveCanvas(Console(file=screen, force_terminal=True, width=100))
+    filled = load().fill("Tom is [MASK:3] home.", seed=1, streamer=view)
+    for token in filled.tokens:
+        assert token.strip() in screen.getvalue()
+    assert " _" in screen.getvalue()
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    source=st.one_of(
+        st.text(max_size=25),
+        st.lists(
+            st.sampled_from(["[MASK]", "[MASK:3]", "[MASK:0]", "[MASK:-1]", "[MASK:x]", "[MASK", "]", "[", "___", "__", " ", "\\", "Tom", "é", "\n", "[MASK:2|open]", "[MASK|x]", "[MASK:999]", "\ud800"]),
+            max_size=6,
+        ).map("".join),
+    ),
+    order=st.sampled_from(["random", "l2r", "nearest", "confidence", "0", "1,0", "5", "x", "", "-1", "0,0"]),
+)  # fmt: skip
+def test_no_template_ends_in_a_traceback(capsys: Capture, source: str, order: str) -> None:
+    code = run(["generate", "--seed", "1", "--order", order, "--", source if source != "-" else "--"])
+    captured = capsys.readouterr()
+    assert code in (0, 2)
+    if code == 2:
+        assert captured.out == ""
+        assert len(captured.err.splitlines()) == 1
+        assert "Traceback" not in captured.err

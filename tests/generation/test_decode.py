@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -56,7 +57,7 @@ def test_spaces_before_blanks_decide_word_starts_and_specials_never_come_out() -
 def test_samples_of_a_table_follow_its_joint_in_any_order() -> None:
     model, rows = TableModel(vocab=3, length=2), 3000
     batch = bare_batch(*([[0, 0]] * rows))
-    allowed = Allowed(torch.zeros_like(batch.ids_BL), torch.tensor([[False, True, True]]))
+    allowed = Allowed(torch.zeros_like(batch.ids_BL), np.array([[False, True, True]]))
     for order in ("random", "confidence"):
         ids = batch.ids_BL.clone()
         for turn in decode(

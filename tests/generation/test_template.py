@@ -16,10 +16,15 @@ def test_blanks_and_the_spaces_before_them() -> None:
     assert parse_template("The [MASK] sat.").segments == (Given("The"), Blank(1, True), Given(" sat."))
     assert parse_template("[MASK:20]").segments == (Blank(20, True),)
     assert parse_template(" [MASK]").segments == (Given(" "), Blank(1, False))
-    assert parse_template("un[MASK] ___!").segments == (Given("un"), Blank(1, False), Blank(None, True), Given("!"))
+    assert parse_template("un[MASK] ___!").segments == (
+        Given("un"),
+        Blank(1, False),
+        Blank(None, True, True, (1, 4)),
+        Given("!"),
+    )
     assert parse_template("a  [MASK]").segments == (Given("a "), Blank(1, True))
     assert parse_template("line\n[MASK]").segments == (Given("line\n"), Blank(1, False))
-    assert parse_template("_____ x").segments == (Blank(None, True), Given(" x"))
+    assert parse_template("_____ x").segments == (Blank(None, True, True, (1, 4)), Given(" x"))
     assert parse_template("no blank").segments == (Given("no blank"),)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from fakes import bare_batch, framed_batch, random_rows, tiny_config, tiny_model
 from pmlm.errors import ConfigError
-from pmlm.model import Classifier, LanguageModel, ModelConfig, Slots, SpanReader, build_model
+from pmlm.model import HeadSpec, LanguageModel, ModelConfig, Slots, build_model, build_task_model
 from pmlm.runtime import generator
 from pmlm.visibility import bidirectional_inputs
 
@@ -110,16 +110,53 @@ def test_token_types_are_told_apart_and_default_to_the_first() -> None:
     assert not torch.allclose(with_types(0), with_types(1), atol=1e-3)
 
 
-def test_classifier_and_span_reader_read_the_backbone_and_ignore_padding() -> None:
+SPECS = [
+    HeadSpec(name="first", kind="classes", labels=("a", "b", "c")),
+    HeadSpec(name="last", kind="classes", labels=("a", "b", "c"), pooling="last"),
+    HeadSpec(name="mean", kind="classes", labels=("a", "b", "c"), pooling="mean"),
+    HeadSpec(name="number", kind="number", high=5.0),
+    HeadSpec(name="span", kind="span"),
+]
+
+
+def test_the_heads_of_tasks_read_one_backbone_and_ignore_padding() -> None:
     backbone = tiny_model(num_token_types=2).backbone
-    classifier, reader = Classifier(backbone, 3).eval(), SpanReader(backbone).eval()
+    model = build_task_model(backbone, SPECS, generator(1)).eval()
     short, padded = framed_batch([3, 4, 5]), framed_batch([3, 4, 5], random_rows(1, 9)[0])
-    one, two = (bidirectional_inputs(b, b.ids_BL) for b in (short, padded))
-    assert classifier(two).shape == (2, 3)
-    assert torch.allclose(classifier(one)[0], classifier(two)[0], atol=1e-5)
-    start, end = reader(two)
-    assert start.shape == end.shape == (2, 11)
-    assert torch.allclose(reader(one)[0][0], start[0, :5], atol=1e-5)
+    inputs = [bidirectional_inputs(b, b.ids_BL) for b in (short, padded)]
+    tokens = [b.group_BL >= 0 for b in (short, padded)]
+    said = {spec.name: [model(i, t, spec.name) for i, t in zip(inputs, tokens, strict=True)] for spec in SPECS}
+    for name, (one, two) in said.items():
+        assert two.shape == {"number": (2, 1), "span": (2, 11, 2)}.get(name, (2, 3))
+        assert torch.allclose(one[0], two[0, :5] if name == "span" else two[0], atol=1e-5), name
+    assert (said["span"][1][0, 5:] == -torch.inf).all()
+    hidden = backbone(inputs[0])[0]
+    for name, pooled in {"first": hidden[0], "last": hidden[-1], "mean": hidden.mean(0)}.items():
+        head = model.heads[name]
+        assert torch.allclose(head.output(head.pooler(pooled)), said[name][0][0], atol=1e-5), name
+
+
+def test_a_frozen_backbone_learns_nothing_and_is_read_without_dropout() -> None:
+    model = build_task_model(tiny_model(dropout=0.5).backbone, SPECS[:1], generator(1), frozen=True).train()
+    batch = framed_batch([3, 4, 5])
+    inputs, tokens = bidirectional_inputs(batch, batch.ids_BL), batch.group_BL >= 0
+    assert torch.equal(model.backbone(inputs), model.backbone(inputs))
+    model(inputs, tokens, "first").sum().backward()
+    assert all(p.grad is None for p in model.backbone.parameters())
+    assert all(p.grad is not None for p in model.heads.parameters())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "a.b", "kind": "span"},
+        {"name": "x", "kind": "classes", "labels": ("a",)},
+        {"name": "x", "kind": "number"},
+    ],
+)
+def test_heads_that_cannot_be_are_refused(spec: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        HeadSpec(**spec)  # type: ignore[arg-type]
 
 
 def test_initialisation_is_a_function_of_the_seed() -> None:

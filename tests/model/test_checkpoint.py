@@ -11,8 +11,14 @@ from conftest import STORIES
 from fakes import tiny_config, tiny_model
 from pmlm.errors import CheckpointError, ConfigError, RunError, TokenizerError
 from pmlm.lm import LM, load
-from pmlm.model import build_model
-from pmlm.model.checkpoint import Checkpoint, load_checkpoint, replace_folder, save_checkpoint
+from pmlm.model import HeadSpec, build_model, build_task_model
+from pmlm.model.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    load_task_checkpoint,
+    replace_folder,
+    save_checkpoint,
+)
 from pmlm.runtime import generator
 from pmlm.tokenizer import train_tokenizer
 
@@ -173,3 +179,27 @@ def test_a_vocabulary_of_another_size_and_a_missing_one_are_refused(tmp_path: Pa
         load(tmp_path / "m")
     with pytest.raises(CheckpointError, match="no folder"):
         load(tmp_path / "none")
+
+
+def test_a_fine_tuned_model_keeps_its_heads_and_says_that_it_writes_no_text(tmp_path: Path) -> None:
+    specs = [
+        HeadSpec(name="SST-2", kind="classes", labels=("negative", "positive"), pooling="mean"),
+        HeadSpec(name="SQuAD", kind="span", threshold=-1.5),
+    ]
+    model = build_task_model(tiny_model().backbone, specs, generator(1))
+    save_checkpoint(tmp_path / "m", Checkpoint(model, {"name": "x"}), card="# x\n")
+    loaded = load_task_checkpoint(tmp_path / "m").model
+    assert loaded.specs == {spec.name: spec for spec in specs}
+    for (name, a), (_, b) in zip(model.state_dict().items(), loaded.state_dict().items(), strict=True):
+        assert torch.equal(a, b), name
+    with pytest.raises(CheckpointError, match=r"fine-tuned for SST-2, SQuAD .* use `pmlm classify`"):
+        load_checkpoint(tmp_path / "m")
+    top_level(tmp_path / "m", {"heads": [{"name": "a", "kind": "classes", "lables": ["x", "y"]}]})
+    with pytest.raises(CheckpointError, match="Did you mean 'labels'"):
+        load_task_checkpoint(tmp_path / "m")
+    top_level(tmp_path / "m", {"heads": 3})
+    with pytest.raises(CheckpointError, match="must be a list"):
+        load_task_checkpoint(tmp_path / "m")
+    save(tmp_path / "lm")
+    with pytest.raises(CheckpointError, match="not fine-tuned"):
+        load_task_checkpoint(tmp_path / "lm")

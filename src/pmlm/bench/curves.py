@@ -33,7 +33,7 @@ def read_curves(run: Path) -> Curves:
             tokens.append(record["tokens"])
             loss.append(record["loss"])
         elif record["kind"] == "evaluation":
-            for visibility, figures in record["bits_per_byte"].items():
+            for visibility, figures in record.get("bits_per_byte", {}).items():
                 longest = max(figures, key=int)
                 heldout.setdefault(visibility, []).append((tokens[-1] if tokens else 0, figures[longest]))
     if not tokens:

@@ -13,7 +13,22 @@ from typing import Annotated
 import typer
 
 from pmlm import __version__
-from pmlm.cli import adapt, bench, convert, evaluate, generate, info, plot, prepare, score, tokenizer, train
+from pmlm.cli import (
+    adapt,
+    answer,
+    bench,
+    classify,
+    convert,
+    evaluate,
+    finetune,
+    generate,
+    info,
+    plot,
+    prepare,
+    score,
+    tokenizer,
+    train,
+)
 from pmlm.errors import PmlmError
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]  # click's own
@@ -34,6 +49,9 @@ app.command("train")(train.train)
 app.command("plot")(plot.plot)
 app.command("convert")(convert.convert)
 app.command("adapt")(adapt.adapt)
+app.command("classify")(classify.classify)
+app.command("answer")(answer.answer)
+app.add_typer(finetune.app, name="finetune")
 app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(bench.app, name="bench")
 

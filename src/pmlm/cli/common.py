@@ -28,8 +28,38 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cu
 
 
 def print_json(document: Any) -> None:
-    plain = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
-    print(json.dumps(document, ensure_ascii=plain, indent=2))
+    print(json.dumps(document, ensure_ascii=_is_plain(), indent=2))
+
+
+def print_json_line(document: Any) -> None:
+    """One document on one line, out at once."""
+    print(json.dumps(document, ensure_ascii=_is_plain(), separators=(",", ":")), flush=True)
+
+
+def _is_plain() -> bool:
+    return (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
+
+
+def read_records(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> list[dict[str, str]]:
+    """The named fields of a JSON-lines file, in the order of their names here; `-` is stdin."""
+    from pmlm.corpus.documents import read_text
+
+    text = read_argument("-") if str(path) == "-" else read_text(path)
+    records: list[dict[str, str]] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            found = {name: record[name] for name in (*needed, *optional) if name in needed or name in record}
+        except (ValueError, RecursionError, TypeError, KeyError):
+            raise DataError(f"{path}, line {number}: no JSON object with {', '.join(needed)}") from None
+        if not all(isinstance(value, str) for value in found.values()):
+            raise DataError(f"{path}, line {number}: {', '.join(found)} must be texts")
+        records.append(found)
+    if not records:
+        raise DataError(f"{path} holds no lines")
+    return records
 
 
 def talk(message: str, *, quiet: bool) -> None:

@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pmlm.cli.common import DeviceOption, JsonOption, ModelOption, VisibilityOption, print_json, read_argument
-from pmlm.errors import ConfigError
+from pmlm.cli.common import (
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    QuietOption,
+    VisibilityOption,
+    print_json,
+    print_json_line,
+    read_argument,
+)
+from pmlm.errors import ConfigError, PmlmError
 
 if TYPE_CHECKING:
-    from pmlm.lm import Filled
+    from collections.abc import Iterator
+
+    from pmlm.lm import LM, FillOptions
+    from pmlm.results import Filled
+
+_PROMPT = "template> "
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be written, and how it is to be shown."""
+
+    template: str | None
+    words: str | None
+    length: int | None
+    num: int
+    seed: int | None
+    options: FillOptions
+    refine: str | None
+    passes: int
+    trace: bool
+    json: bool
+    jsonl: bool
+    quiet: bool
 
 
 def generate(
     template: Annotated[
-        str, typer.Argument(help="Text with blanks: [MASK], [MASK:20]. - reads it from stdin.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(
+            help="Text with blanks: [MASK], [MASK:20], ___ for a word. - (or nothing) reads it from stdin.",
+            show_default=False,
+        ),
+    ] = None,
     model: ModelOption = None,
+    words: Annotated[
+        str | None, typer.Option("--words", help="Instead of a template: words to scatter, in order, over --length.")
+    ] = None,
+    length: Annotated[int | None, typer.Option("--length", help="Tokens of the canvas for --words.")] = None,
     num: Annotated[int, typer.Option("-n", "--num", help="How many, from seeds that follow each other.")] = 1,
     order: Annotated[
         str,
@@ -35,39 +77,134 @@ def generate(
     repetition_penalty: Annotated[
         float, typer.Option("--repetition-penalty", help="Above 1: less of what the text already has.")
     ] = 1.0,
+    ban: Annotated[list[str] | None, typer.Option("--ban", help="A word that must not be written; repeatable.")] = None,
+    must: Annotated[
+        list[str] | None, typer.Option("--must", help="A word that must appear, where the model likes; repeatable.")
+    ] = None,
+    num_words: Annotated[int | None, typer.Option("--num-words", help="How many words the whole text has.")] = None,
+    whole_words: Annotated[bool, typer.Option("--whole-words/--any-pieces", help="Leave no word half-written.")] = True,
+    refine: Annotated[
+        str | None, typer.Option("--refine", help="Rewrite what was written: mask-predict or gibbs.")
+    ] = None,
+    passes: Annotated[int, typer.Option("--passes", help="How often, for --refine.")] = 4,
     visibility: VisibilityOption = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", "-i", help="Ask for templates until an empty line or Ctrl-D.")
+    ] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the text after each step, as in the paper.")] = False,
     json: JsonOption = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON document a line for each text.")] = False,
+    quiet: QuietOption = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Write what stands in TEMPLATE's blanks, in any order, around what is given."""
-    from pmlm.lm import load
-    from pmlm.runtime import draw_seed
-
     if num < 1:
         raise ConfigError(f"--num must be at least 1, got {num}")
-    source = read_argument(template)
-    first = draw_seed() if seed is None else seed
-    results = load(model, device=device).fill_batch(
-        [source] * num,
-        seeds=[first + i for i in range(num)],
-        order=order,
-        visibility=visibility,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-    )
-    if json:
-        documents = [result.to_dict() for result in results]
-        print_json(documents[0] if num == 1 else {"results": documents})
+    if json and (jsonl or interactive):
+        raise ConfigError("--json prints one document: it goes neither with --jsonl nor with --interactive")
+    if (words is None) != (length is None):
+        raise ConfigError("--words and --length go together")
+    if words is not None and (template is not None or interactive):
+        raise ConfigError("give a template or --words, not both")
+    if interactive and template is not None:
+        raise ConfigError("--interactive asks for templates: give none")
+    from pmlm.lm import load
+
+    options: FillOptions = {
+        "order": order,
+        "visibility": visibility,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "whole_words": whole_words,
+        "ban": ban or (),
+        "must": must or (),
+        "num_words": num_words,
+    }
+    source = None if words is not None or interactive else read_argument("-" if template is None else template)
+    asked = Asked(source, words, length, num, seed, options, refine, passes, trace, json, jsonl, quiet)
+    lm = load(model, device=device)
+    if interactive:
+        _converse(lm, asked)
+    else:
+        _answer(lm, asked)
+
+
+def _answer(lm: LM, asked: Asked) -> None:
+    from pmlm.runtime import draw_seed
+
+    first = draw_seed() if asked.seed is None else asked.seed
+    seeds = [first + i for i in range(asked.num)]
+    results = _write(lm, asked, _templates(lm, asked, seeds), seeds)
+    refined = [_refine(lm, asked, result) for result in results]
+    documents = [result.to_dict() | more for result, more in zip(results, refined, strict=True)]
+    if asked.json:
+        print_json(documents[0] if asked.num == 1 else {"results": documents})
         return
-    for result in results:
-        if trace:
+    for result, document, more in zip(results, documents, refined, strict=True):
+        if asked.jsonl:
+            print_json_line(document)
+            continue
+        if asked.trace:
             _print_trace(result)
-        print(result.text)
-    typer.echo(f"seed {first}, {results[0].visibility}", err=True)
+        print(more["refined"]["text"] if more else result.text)
+    if not asked.quiet:
+        typer.echo(f"seed {first}, {results[0].visibility}", err=True)
+
+
+def _refine(lm: LM, asked: Asked, result: Filled) -> dict[str, Any]:
+    """What second thoughts add to a result's document."""
+    if asked.refine is None:
+        return {}
+    refined = lm.refine(
+        result,
+        method=asked.refine,  # type: ignore[arg-type]
+        passes=asked.passes,
+        seed=result.seed,
+        **asked.options,
+    )
+    return {"refined": refined.to_dict()}
+
+
+def _templates(lm: LM, asked: Asked, seeds: list[int]) -> list[str]:
+    if asked.words is not None:
+        assert asked.length is not None
+        return [lm.scatter(asked.words, asked.length, seed=seed) for seed in seeds]
+    assert asked.template is not None
+    return [asked.template] * len(seeds)
+
+
+def _write(lm: LM, asked: Asked, templates: list[str], seeds: list[int]) -> list[Filled]:
+    """A single text is shown while it is written, where somebody looks on."""
+    if len(templates) == 1 and sys.stderr.isatty() and not asked.quiet:
+        from pmlm.cli.live_canvas import LiveCanvas
+
+        return [lm.fill(templates[0], seed=seeds[0], streamer=LiveCanvas(), **asked.options)]
+    return lm.fill_batch(templates, seeds=seeds, **asked.options)
+
+
+def _converse(lm: LM, asked: Asked) -> None:
+    """Ask, answer, ask again; what is wrong with a template is said, and the next one asked for."""
+    from dataclasses import replace
+
+    for source in _asked_for():
+        try:
+            _answer(lm, replace(asked, template=source))
+        except PmlmError as error:
+            typer.echo(f"{type(error).__name__}: {error}", err=True)
+        sys.stdout.flush()
+
+
+def _asked_for() -> Iterator[str]:
+    while True:
+        if sys.stdin.isatty():
+            typer.echo(_PROMPT, nl=False, err=True)
+        line: Any = sys.stdin.readline()
+        if not line.strip():
+            return
+        yield line.rstrip("\r\n")
 
 
 def _print_trace(result: Filled) -> None:

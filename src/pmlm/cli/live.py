@@ -7,17 +7,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pmlm.runtime import matmul_peak
-from pmlm.training.plan import mixture_flops
-from pmlm.training.run import Evaluation, Saved
+from pmlm.training.loop import Measured, RunLoop, Saved
 from pmlm.training.trainer import StepReport
 
-if TYPE_CHECKING:
-    from pmlm.training.run import Event, Run
-
-Show = Callable[["Event"], None]
+Event = StepReport | Measured | Saved
+Show = Callable[[Event], None]
+Run = RunLoop[Any, Any]
 
 
 class Speed:
@@ -26,7 +24,7 @@ class Speed:
     def __init__(self, run: Run) -> None:
         self.recent: deque[tuple[int, float]] = deque(maxlen=20)
         self.peak = matmul_peak(run.device) * run.ranks.world
-        self.per_token = mixture_flops(run.model.config, run.settings)
+        self.per_token = run.flops_per_token()
 
     def update(self, report: StepReport) -> str:
         self.recent.append((report.tokens, report.seconds))
@@ -49,7 +47,7 @@ def live_display(run: Run, start: int) -> Iterator[Show]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(run.settings.name, total=run.settings.num_steps, completed=start, loss=0.0, speed="")
+        task = bar.add_task(run.name, total=run.pace.num_steps, completed=start, loss=0.0, speed="")
         speed = Speed(run)
 
         def show(event: Event) -> None:
@@ -73,7 +71,7 @@ def plain_display(run: Run, start: int) -> Iterator[Show]:
             if time.monotonic() - said[0] < 60:
                 return
             said[0] = time.monotonic()
-            text = f"step {event.step}/{run.settings.num_steps}  loss {event.loss:.4f}  {now}"
+            text = f"step {event.step}/{run.pace.num_steps}  loss {event.loss:.4f}  {now}"
         elif isinstance(event, Saved):
             return
         else:
@@ -83,11 +81,5 @@ def plain_display(run: Run, start: int) -> Iterator[Show]:
     yield show
 
 
-def _line(event: Evaluation | Saved) -> str:
-    if isinstance(event, Saved):
-        return f"saved {event.path.name}"
-    parts = [
-        f"{visibility} " + " ".join(f"{value:.4f}@{length}" for length, value in figures.items())
-        for visibility, figures in event.bits_per_byte.items()
-    ]
-    return f"step {event.step}  held-out bits/byte: " + "; ".join(parts)
+def _line(event: Measured | Saved) -> str:
+    return f"saved {event.path.name}" if isinstance(event, Saved) else event.line()

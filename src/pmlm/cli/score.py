@@ -19,7 +19,7 @@ from pmlm.cli.common import (
 from pmlm.errors import DataError, TemplateError
 
 if TYPE_CHECKING:
-    from pmlm.lm import Ranked, Score
+    from pmlm.results import Ranked, Score
 
 
 def score(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmlm.cli.common import DeviceOption, JsonOption, QuietOption, print_json
+from pmlm.cli.follow import follow
 from pmlm.cli.plan import show_plan
 from pmlm.errors import ConfigError
 
@@ -97,30 +96,14 @@ def execute(
         run = Run(settings, corpus, folder, device=chosen, ranks=group, init_from=init_from)
         start = run.resume()
         shown = not quiet and group.is_main
-        last = _follow(run, start, shown, board=tensorboard and group.is_main)
+        with _board(run, tensorboard and group.is_main) as write:
+            last = follow(run, start, shown=shown, write=write)
         if group.is_main:
             _finish(last, run, json)
-        if run.trainer.step < settings.num_steps:
+        if not run.has_ended:
             raise KeyboardInterrupt
     finally:
         stop_ranks()
-
-
-def _follow(run: Run, start: int, shown: bool, board: bool) -> dict[str, Any]:
-    """Run to the end or to an interrupt; returns the last figures."""
-    from pmlm.training.run import Evaluation
-    from pmlm.training.trainer import StepReport
-
-    last: dict[str, Any] = {"step": start}
-    with _interrupts() as stopped, _display(run, start, shown) as show, _board(run, board) as write:
-        for event in run.events(lambda: bool(stopped)):
-            if isinstance(event, StepReport):
-                last |= {"step": event.step, "loss": event.loss, "tokens": event.tokens}
-            elif isinstance(event, Evaluation):
-                last["bits_per_byte"] = event.bits_per_byte
-            show(event)
-            write(event)
-    return last
 
 
 @contextmanager
@@ -137,38 +120,8 @@ def _board(run: Run, wanted: bool) -> Iterator[Any]:
         writer.close()
 
 
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """The first Ctrl-C or termination asks to stop after this step; a second one stops at once."""
-    seen: list[int] = []
-
-    def note(number: int, _frame: object) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield seen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _display(run: Run, start: int, shown: bool) -> Iterator[Any]:
-    """A live line on a terminal; a line now and then elsewhere."""
-    if not shown:
-        yield lambda _event: None
-        return
-    from pmlm.cli.live import live_display, plain_display
-
-    with live_display(run, start) if sys.stderr.isatty() else plain_display(run, start) as show:
-        yield show
-
-
 def _finish(last: dict[str, Any], run: Run, json: bool) -> None:
-    document = {"folder": str(run.folder), "finished": run.trainer.step >= run.settings.num_steps, **last}
+    document = {"folder": str(run.folder), "finished": run.has_ended, **last}
     if json:
         print_json(document)
         return

@@ -3,22 +3,38 @@
 Free generation, continuation, infilling and scattered words differ only in the canvas. A hidden slot is known by its
 flag, never by its id.
 
-Shapes: B canvases, L slots, V vocabulary.
+Shapes: B canvases, L slots, V vocabulary, R roles.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from pmlm.corpus.framing import Row, frame
 from pmlm.errors import TemplateError
-from pmlm.generation.template import Given, Template, encode_part
+from pmlm.generation.template import Blank, Given, Template, encode_part
 from pmlm.tokenizer import Tokenizer
+from pmlm.words import Flags, PieceKinds
 
-FREE, STARTS_WORD, CONTINUES = 0, 1, 2
-"""What may stand at a hidden slot: any piece, one that starts a word, one that does not."""
+
+class Role(IntEnum):
+    """What may stand at a hidden slot."""
+
+    FREE = 0
+    SPACE = 1
+    """Begins with a space."""
+    NO_SPACE = 2
+    BOUNDARY = 3
+    """Leaves the word before it whole: begins with a space or a mark."""
+    WORD = 4
+    """A space, then letters or digits."""
+    LETTERS = 5
+    """Letters or digits without a space."""
+    GOES_ON = 6
+    """Goes on with the word before it."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +44,10 @@ class Canvas:
     row: Row
     """Its maskable slots are the hidden ones."""
     role: tuple[int, ...]
-    """For each slot one of FREE, STARTS_WORD, CONTINUES."""
+    """A Role for each slot."""
     template: Template
+    spans: tuple[tuple[int, int], ...]
+    """Where each segment of the template stands: its first slot, and the one after its last."""
 
     @property
     def hidden(self) -> list[int]:
@@ -41,48 +59,76 @@ def make_canvas(template: Template, tokenizer: Tokenizer, max_length: int) -> Ca
     ids: list[int] = []
     hidden: list[bool] = []
     role: list[int] = []
+    edges = [1]  # after the start marker
     for segment in template.segments:
         if isinstance(segment, Given):
             part = encode_part(segment.text, tokenizer, is_first=not ids)
-            ids += part
-            hidden += [False] * len(part)
-            role += [FREE] * len(part)
-            continue
-        if segment.num_tokens is None:
-            raise TemplateError("a blank of one word (___) can be scored, but not yet filled: write [MASK:n]")
-        ids += [tokenizer.mask_id] * segment.num_tokens
-        hidden += [True] * segment.num_tokens
-        role += [STARTS_WORD if segment.starts_word else CONTINUES] + [FREE] * (segment.num_tokens - 1)
+            role += [Role.FREE] * len(part)
+        else:
+            assert segment.num_tokens is not None, "lengths are chosen before"
+            part = [tokenizer.mask_id] * segment.num_tokens
+            role += _roles(segment, segment.num_tokens)
+        ids += part
+        hidden += [isinstance(segment, Blank)] * len(part)
+        edges.append(len(ids) + 1)
     if len(ids) + 2 > max_length:
         raise TemplateError(
             f"the template needs {len(ids) + 2} tokens (markers included) but the model reads {max_length}. "
             "Shorten it, or give fewer blanks."
         )
-    return Canvas(frame(ids, tokenizer, hidden=hidden), (FREE, *role, FREE), template)
+    return Canvas(
+        frame(ids, tokenizer, hidden=hidden),
+        (Role.FREE, *role, Role.FREE),
+        template,
+        tuple(itertools.pairwise(edges)),
+    )
 
 
-def allowed_pieces(tokenizer: Tokenizer, *, allow_bytes: bool = False) -> Tensor:
-    """[3, V] which ids may be generated at a slot of each role; never special ones, bytes only where allowed."""
-    plain_V = torch.ones(tokenizer.vocab_size, dtype=torch.bool)
-    plain_V[list(tokenizer.special_ids)] = False
-    if not allow_bytes:
-        plain_V[list(tokenizer.byte_ids)] = False
-    starts_V = torch.tensor(tokenizer.starts_word)
-    return torch.stack([plain_V, plain_V & starts_V, plain_V & ~starts_V])
+def _roles(blank: Blank, size: int) -> list[Role]:
+    if blank.is_word:
+        return [Role.WORD if blank.starts_word else Role.LETTERS] + [Role.GOES_ON] * (size - 1)
+    first = {True: Role.SPACE, False: Role.NO_SPACE, None: Role.BOUNDARY}[blank.starts_word]
+    return [first] + [Role.FREE] * (size - 1)
+
+
+def allowed_pieces(tokenizer: Tokenizer) -> Flags:
+    """[R, V] which ids may be written at a slot of each role.
+
+    Never special ones, never bytes that are no text by themselves, never a space that could double the next one.
+    """
+    texts = [raw.decode("utf-8", errors="replace") for raw in tokenizer.running_bytes]
+    plain_V = np.array([bool(text) and not text.endswith(" ") and "  " not in text for text in texts])
+    plain_V[[*tokenizer.special_ids, *tokenizer.byte_ids]] = False
+    kinds = PieceKinds.of(tokenizer)
+    space_V = np.array([text.startswith(" ") for text in texts])
+    letters_V = np.array([text.removeprefix(" ").isalnum() for text in texts])
+    by_role = {
+        Role.FREE: plain_V,
+        Role.SPACE: space_V,
+        Role.NO_SPACE: ~space_V,
+        Role.BOUNDARY: kinds.spaced_V | kinds.marked_V,
+        Role.WORD: space_V & letters_V,
+        Role.LETTERS: ~space_V & letters_V,
+        Role.GOES_ON: kinds.glued_V,
+    }
+    return np.stack([plain_V & by_role[role] for role in Role])
 
 
 def canvas_text(canvas: Canvas, ids: Sequence[int], tokenizer: Tokenizer) -> str:
     """The finished text: what was given letter for letter, what was generated between it."""
-    text, at = "", 1  # after the start marker
-    for segment in canvas.template.segments:
+    text = ""
+    for segment, (start, end) in zip(canvas.template.segments, canvas.spans, strict=True):
         if isinstance(segment, Given):
-            at += len(encode_part(segment.text, tokenizer, is_first=at == 1))
             text += segment.text
             continue
-        assert segment.num_tokens is not None
-        part = ids[at : at + segment.num_tokens]
-        filling = tokenizer.decode(part) if at == 1 else tokenizer.decode_inner(part)
-        needs_space = tokenizer.kind == "wordpiece" and segment.starts_word and text
-        text += (" " if needs_space else "") + filling
-        at += segment.num_tokens
+        part = ids[start:end]
+        filling = tokenizer.decode(part) if start == 1 else tokenizer.decode_inner(part)
+        text += _missing_space(segment, text, filling, tokenizer) + filling
     return text
+
+
+def _missing_space(blank: Blank, before: str, filling: str, tokenizer: Tokenizer) -> str:
+    """WordPiece keeps no spaces in its pieces: a word that starts is set apart here."""
+    if tokenizer.kind != "wordpiece" or not before or blank.starts_word is False:
+        return ""
+    return " " if blank.starts_word or filling[:1].isalnum() else ""

@@ -9,15 +9,18 @@ Shapes: B canvases, L slots, M predictions, R roles, V vocabulary.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pmlm.batch import Batch
+from pmlm.generation.rules import Rule, allowed_by
 from pmlm.generation.sampling import Sampling, draw_token, sampling_logp
 from pmlm.generation.steppers import State, Stepper
 from pmlm.likelihood import arranged_slots
 from pmlm.model import Slots
 from pmlm.orders import Order, choose
+from pmlm.words import Flags
 
 
 @dataclass(frozen=True)
@@ -33,16 +36,26 @@ class Reveal:
     """The sampler's."""
 
 
-@dataclass(frozen=True)
 class Allowed:
-    """Which ids may come out where: each slot has a role, each role its ids."""
+    """Which ids may come out where: each slot has a role, each role its ids, and rows may have rules of their own."""
 
-    role_BL: Tensor
-    ids_RV: Tensor
+    def __init__(self, role_BL: Tensor, ids_RV: Flags, rules: Sequence[Sequence[Rule]] | None = None) -> None:
+        self.role_BL, self.ids_RV = role_BL, ids_RV
+        self.ids_torch_RV = torch.from_numpy(ids_RV).to(role_BL.device)
+        self.rules = rules if rules is not None and any(rules) else None
 
     def at(self, slots: Slots) -> Tensor:
         """[M, V]"""
-        return self.ids_RV[self.role_BL[slots.rows_M, slots.slots_M]]
+        role_M = self.role_BL[slots.rows_M, slots.slots_M]
+        if self.rules is None:
+            return self.ids_torch_RV[role_M]
+        places = zip(slots.rows_M.tolist(), slots.slots_M.tolist(), role_M.tolist(), strict=True)
+        flags = [allowed_by(self.rules[row], slot, self.ids_RV[role]) for row, slot, role in places]
+        return torch.from_numpy(np.stack(flags)).to(self.role_BL.device)
+
+    def reveal(self, reveal: Reveal) -> None:
+        for rule in self.rules[reveal.row] if self.rules is not None else ():
+            rule.reveal(reveal.slot, reveal.token)
 
 
 @torch.no_grad()
@@ -54,7 +67,10 @@ def decode(
     sampling: Sampling,
     rngs: Sequence[torch.Generator],
 ) -> Iterator[list[Reveal]]:
-    """Fill the maskable slots of each row along the row's order; yields what was revealed at each turn."""
+    """Fill the maskable slots of each row along the row's order; yields what was revealed at each turn.
+
+    A row for which nothing is allowed any more is left where it is, and not spoken of again.
+    """
     ids_BL, hidden_BL = batch.ids_BL.clone(), batch.maskable_BL.clone()
     rank_BL = torch.zeros_like(ids_BL)
     plans = _plans(orders, batch, rngs)
@@ -67,15 +83,21 @@ def decode(
         if sampling.repetition_penalty != 1:
             known_BL = ~hidden_BL & (batch.group_BL >= 0)
             present_MV = _present(ids_BL, known_BL, logp_MV.shape[1])[at.rows_M]
-        sampled_MV = sampling_logp(logp_MV, allowed.at(at), sampling, present_MV)
+        allowed_MV = allowed.at(at)
+        open_M = allowed_MV.any(dim=1)
+        sampled_MV = sampling_logp(logp_MV, allowed_MV | ~open_M[:, None], sampling, present_MV)
         reveals = []
         for row in at.rows_M.unique().tolist():
             mine = (at.rows_M == row).nonzero()[:, 0]
+            if not open_M[mine].all():
+                hidden_BL[row] = False
+                continue
             m = int(mine[choose(orders[row].kind, logp_MV[mine])] if orders[row].is_policy else mine[0])
             token, slot = draw_token(sampled_MV[m], rngs[row]), int(at.slots_M[m])
             reveals.append(Reveal(row, slot, token, float(logp_MV[m, token]), float(sampled_MV[m, token])))
         for r in reveals:
             ids_BL[r.row, r.slot], hidden_BL[r.row, r.slot], rank_BL[r.row, r.slot] = r.token, False, turn
+            allowed.reveal(r)
         yield reveals
 
 
@@ -100,6 +122,6 @@ def _candidates(hidden_BL: Tensor, plans: list[list[int] | None], turn: int) -> 
     for b, plan in enumerate(plans):
         if plan is None:
             due += [(b, slot) for slot in hidden_BL[b].nonzero()[:, 0].tolist()]
-        elif turn <= len(plan):
+        elif turn <= len(plan) and hidden_BL[b, plan[turn - 1]]:
             due.append((b, plan[turn - 1]))
     return Slots(torch.tensor([b for b, _ in due]), torch.tensor([slot for _, slot in due]))

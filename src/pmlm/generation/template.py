@@ -2,11 +2,21 @@ r"""Templates: plain text with blanks.
 
 - `[MASK]`     one token
 - `[MASK:20]`  twenty tokens
-- `___`        one word, as many tokens as it needs (three underscores or more)
+- `[MASK:5-15]`, `[MASK:*]`  as many tokens as fit best, within bounds or not
+- `___`, `[WORD]`  one word, as many tokens as it needs (three underscores or more)
 - `\[`, `\_` and `\\` stand for the character itself
 
 A space before a blank belongs to the blank: what fills it starts a word. Without that space the filling goes on
 where the text stopped. A blank at the very beginning starts a word.
+
+Options follow a bar, several of them one after the other, with `\|`, `\[`, `\]` and `\,` for the characters
+themselves:
+
+- `[MASK:3|open]`       the model decides: a space or a mark may follow, but the word before stays whole
+- `[MASK:3|starts=T]`   the filling starts with T; `ends=s` likewise
+- `[WORD|in=cat,dog]`   the filling is one of these
+- `[MASK:2|digits]`     digits only
+- `[WORD|regex=\[a-z\]+]` the filling matches, from beginning to end
 """
 
 import itertools
@@ -17,7 +27,13 @@ from dataclasses import dataclass
 from pmlm.errors import TemplateError
 from pmlm.tokenizer import Tokenizer
 
-_TOKEN = re.compile(r"\\(?P<escaped>[\[_\\])|(?P<word>_{3,})|(?P<open>\[MASK)(?P<rest>(?::[^\]\[]*)?\])?")
+_TOKEN = re.compile(
+    r"\\(?P<escaped>[\[_\\])|(?P<word>_{3,})|\[(?P<name>MASK|WORD)(?P<rest>(?:[:|](?:\\.|[^\]\[\\])*)?\])?",
+    re.DOTALL,
+)
+LONGEST_WORD = 4
+"""Pieces of a blank of one word, at most."""
+LIMITS = ("starts", "ends", "in", "regex", "digits")
 
 
 @dataclass(frozen=True)
@@ -30,8 +46,15 @@ class Given:
 @dataclass(frozen=True)
 class Blank:
     num_tokens: int | None
-    """None: one word."""
-    starts_word: bool
+    """None: one word of any number of tokens."""
+    starts_word: bool | None
+    """True: with a space; False: without; None: as the model likes, but the word before it is whole."""
+    is_word: bool = False
+    """One word and nothing else."""
+    sizes: tuple[int, int | None] | None = None
+    """Where num_tokens is None: the least and the most tokens that may be chosen; None: as many as there is room."""
+    limits: tuple[tuple[str, str], ...] = ()
+    """What the filling must look like: names of LIMITS with their values."""
 
 
 Segment = Given | Blank
@@ -48,52 +71,114 @@ class Template:
 
 def parse_template(source: str) -> Template:
     """Raises TemplateError with the place of what is wrong."""
-    parts: list[str | int | None] = [""]  # texts, and blanks as their number of tokens
-    end = 0
+    texts, blanks, end = [""], list[_Mark](), 0
     for match in _TOKEN.finditer(source):
-        parts = _append_text(parts, source[end : match.start()])
+        texts[-1] += source[end : match.start()]
         if match["escaped"]:
-            parts = _append_text(parts, match["escaped"])
+            texts[-1] += match["escaped"]
         else:
-            parts += [None if match["word"] else _blank_size(source, match), ""]
+            blanks.append(_Mark(_WORD_SIZES, is_word=True) if match["word"] else _read_blank(source, match))
+            texts.append("")
         end = match.end()
-    parts = _append_text(parts, source[end:])
-    return Template(tuple(_place_spaces(parts)))
+    texts[-1] += source[end:]
+    return Template(tuple(_place_spaces(texts, blanks)))
 
 
-def _append_text(parts: list[str | int | None], text: str) -> list[str | int | None]:
-    return [*parts[:-1], f"{parts[-1]}{text}"]
+_WORD_SIZES = (1, LONGEST_WORD)
 
 
-def _blank_size(source: str, match: re.Match[str]) -> int:
+@dataclass(frozen=True)
+class _Mark:
+    """A blank as it is written."""
+
+    sizes: tuple[int, int | None]
+    is_word: bool = False
+    is_open: bool = False
+    limits: tuple[tuple[str, str], ...] = ()
+
+
+def _read_blank(source: str, match: re.Match[str]) -> _Mark:
+    written = source[match.start() : match.end()]
     if match["rest"] is None:
         raise TemplateError(
             f"the blank that opens at character {match.start()} is not closed: write [MASK], [MASK:20], or \\[ for a "
             "bracket"
         )
-    size = match["rest"].removeprefix(":").removesuffix("]")
-    if match["rest"] == "]":
-        return 1
-    if not re.fullmatch(r"[0-9]{1,6}", size) or int(size) < 1:
+    size, *options = re.split(r"(?<!\\)\|", match["rest"].removesuffix("]"))
+    is_word = match["name"] == "WORD"
+    limits = tuple(_read_limit(option, written) for option in options if option != "open")
+    if is_word and size:
+        raise TemplateError(f"[WORD] takes as many tokens as it needs: no number, got {written!r}")
+    return _Mark(_WORD_SIZES if is_word else _read_size(size, written), is_word, "open" in options, limits)
+
+
+def _read_size(size: str, written: str) -> tuple[int, int | None]:
+    if size == ":*":
+        return 1, None
+    found = re.fullmatch(r":([0-9]{1,6})(?:-([0-9]{1,6}))?", size or ":1")
+    if found is None or int(found[1]) < 1:
+        raise TemplateError(f"a blank takes a whole number of tokens from 1 on, got {written!r}")
+    least, most = int(found[1]), int(found[2] or found[1])
+    if most < least:
+        raise TemplateError(f"a blank takes from few to many tokens, got {written!r}")
+    return least, most
+
+
+def _read_limit(option: str, written: str) -> tuple[str, str]:
+    name, equals, value = option.partition("=")
+    if name not in LIMITS or (name == "digits") == bool(equals) or (equals and not value):
         raise TemplateError(
-            f"a blank takes a whole number of tokens from 1 on, got {source[match.start() : match.end()]!r}"
+            f"unknown option {option!r} in {written!r}. Known: open, digits, starts=…, ends=…, in=…,…, regex=…"
         )
-    return int(size)
+    return name, re.sub(r"\\([\[\]|])", r"\1", value)
 
 
-def _place_spaces(parts: list[str | int | None]) -> Iterator[Segment]:
+def _place_spaces(texts: list[str], marks: list[_Mark]) -> Iterator[Segment]:
     """Give each blank the space before it; drop texts that are empty then."""
-    texts, sizes = parts[0::2], parts[1::2]
     for i, text in enumerate(texts):
-        assert isinstance(text, str)
-        is_last = i == len(sizes)
+        is_last = i == len(marks)
         lends = not is_last and text.endswith(" ") and not (i == 0 and text == " ")
         if given := text[:-1] if lends else text:
             yield Given(given)
         if not is_last:
-            size = sizes[i]
-            assert not isinstance(size, str)
-            yield Blank(size, lends or (i == 0 and not text))
+            starts_word: bool | None = lends or (i == 0 and not text)
+            mark = marks[i]
+            if mark.is_open and not starts_word:
+                starts_word = None
+            least, most = mark.sizes
+            is_fixed = least == most and not mark.is_word
+            yield Blank(
+                least if is_fixed else None, starts_word, mark.is_word, None if is_fixed else mark.sizes, mark.limits
+            )
+
+
+_SPECIAL = re.compile(r"\[(?=MASK|WORD)|\\(?=[\[_\\]|$)|^_|_$|_(?=_)|(?<=_)_")
+
+
+def template_source(template: Template) -> str:
+    """A template as a person would write it; `parse_template` reads it back."""
+    written = ""
+    for segment in template.segments:
+        if isinstance(segment, Given):
+            written += _SPECIAL.sub(r"\\\g<0>", segment.text)
+            continue
+        written += (" " if segment.starts_word and written else "") + _blank_source(segment)
+    return written
+
+
+def _blank_source(blank: Blank) -> str:
+    if blank.is_word and not blank.limits and blank.starts_word is not None:
+        return "___"
+    size = ""
+    if not blank.is_word and blank.num_tokens is not None:
+        size = "" if blank.num_tokens == 1 else f":{blank.num_tokens}"
+    elif not blank.is_word and blank.sizes is not None:
+        size = ":*" if blank.sizes[1] is None else f":{blank.sizes[0]}-{blank.sizes[1]}"
+    options = ["open"] if blank.starts_word is None else []
+    for name, value in blank.limits:
+        escaped = re.sub(r"[\[\]|]", r"\\\g<0>", value)
+        options.append(name if name == "digits" else f"{name}={escaped}")
+    return "".join(["[WORD" if blank.is_word else "[MASK", size, *(f"|{option}" for option in options), "]"])
 
 
 @dataclass(frozen=True)
@@ -148,8 +233,9 @@ class _Cutter:
             if text.startswith(segment.text, at):
                 yield at + len(segment.text)
             return
-        with_space = segment.starts_word and at > 0
-        if (text[at : at + 1] != " ") if with_space else text[at : at + 1].isspace():
+        with_space = segment.starts_word is True and at > 0
+        is_spaced = text[at : at + 1].isspace()
+        if (text[at : at + 1] != " ") if with_space else is_spaced and segment.starts_word is not None:
             return
         is_last = number == len(self.segments) - 1
         ends = [len(text)] if is_last else range(at + 1 + with_space, len(text) + 1)
@@ -166,12 +252,19 @@ class _Cutter:
         """0: the span fits the blank. Above: it is too short. Below: it is too long, and so is every longer one."""
         if self.tokenizer is None:
             return 0
-        if blank.num_tokens is None:
+        if blank.is_word:
             return -1 if len(span.split()) > 1 or span[-1].isspace() else 0
         count = len(encode_part(span, self.tokenizer, is_first=is_first))
-        if count == blank.num_tokens:
+        least, most = _bounds(blank)
+        if least <= count and (most is None or count <= most):
             return 0
-        return 1 if count < blank.num_tokens + _SLACK else -1
+        return 1 if most is None or count < most + _SLACK else -1
+
+
+def _bounds(blank: Blank) -> tuple[int, int | None]:
+    if blank.num_tokens is not None:
+        return blank.num_tokens, blank.num_tokens
+    return blank.sizes or _WORD_SIZES
 
 
 _SLACK = 8
@@ -195,11 +288,12 @@ def encode_part(text: str, tokenizer: Tokenizer, *, is_first: bool) -> list[int]
 
 
 def _check_filling(number: int, blank: Blank, span: str, ids: tuple[int, ...]) -> None:
-    if blank.num_tokens is None:
+    least, most = _bounds(blank)
+    if blank.is_word:
         if len(span.split()) != 1:
             raise TemplateError(f"blank {number} (___) takes one word, not {_short(span.strip())}")
-    elif len(ids) != blank.num_tokens:
-        tokens = "1 token" if blank.num_tokens == 1 else f"{blank.num_tokens} tokens"
+    elif len(ids) < least or (most is not None and len(ids) > most):
+        tokens = f"{least} token{'s' * (least > 1)}" if least == most else f"{least} to {most} tokens"
         raise TemplateError(
             f"blank {number} takes {tokens}, but {_short(span.strip())} has {len(ids)}. Write [MASK:{len(ids)}], or "
             "___ for a word of any length."

@@ -3,20 +3,22 @@
 from pmlm.model.backbone import Backbone, Inputs, Slots, initialise
 from pmlm.model.cache import Cache
 from pmlm.model.config import VISIBILITIES, ModelConfig, ModelShape, Visibility
-from pmlm.model.heads import Classifier, LanguageModel, SpanReader, build_model
+from pmlm.model.heads import HeadSpec, LanguageModel, Pooling, TaskModel, build_model, build_task_model
 
 __all__ = [
     "VISIBILITIES",
     "Backbone",
     "Cache",
-    "Classifier",
+    "HeadSpec",
     "Inputs",
     "LanguageModel",
     "ModelConfig",
     "ModelShape",
+    "Pooling",
     "Slots",
-    "SpanReader",
+    "TaskModel",
     "Visibility",
     "build_model",
+    "build_task_model",
     "initialise",
 ]

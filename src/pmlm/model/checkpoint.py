@@ -2,7 +2,7 @@
 
 Saved atomically: a reader sees the old folder or the new one, never a mixture. Nothing here unpickles. Weights may
 be stored in 16 bits; they are computed with in 32. The checksum of the weights stands in config.json, so that a
-damaged file is refused and not read.
+damaged file is refused and not read. A fine-tuned model names its heads there, with what their outputs mean.
 """
 
 import hashlib
@@ -12,35 +12,37 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_safetensors
 from safetensors.torch import save as dump_safetensors
+from torch import nn
 
 from pmlm.config import from_dict, to_dict
 from pmlm.errors import CheckpointError, ConfigError, RunError
 from pmlm.model.config import ModelConfig
-from pmlm.model.heads import LanguageModel
+from pmlm.model.heads import HeadSpec, LanguageModel, TaskModel
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
 MODEL_TYPE = "pmlm"
 """What transformers knows our checkpoints by (see pmlm.hf)."""
 Storage = Literal["float32", "float16", "bfloat16"]
+N = TypeVar("N", LanguageModel, TaskModel)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    model: LanguageModel
+class Checkpoint(Generic[N]):
+    model: N
     about: Mapping[str, Any] = field(default_factory=dict)
     """Free facts for people and reports: name, data, tokens seen, whether interim."""
 
 
 def save_checkpoint(
     folder: Path,
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint[N],
     *,
     card: str,
     add_files: Callable[[Path], None] | None = None,
@@ -67,6 +69,8 @@ def save_checkpoint(
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
         "about": dict(checkpoint.about),
     }
+    if isinstance(checkpoint.model, TaskModel):
+        document["heads"] = [to_dict(spec) for spec in checkpoint.model.specs.values()]
 
     def fill(part: Path) -> None:
         (part / WEIGHTS).write_bytes(weights)
@@ -111,12 +115,46 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 def load_checkpoint(
     folder: Path, *, vocab_size: int | None = None, vocabulary: str | None = None, mask_id: int | None = None
-) -> Checkpoint:
+) -> Checkpoint[LanguageModel]:
     """Read a folder written by `save_checkpoint`; everything that does not fit is one clear CheckpointError.
 
     `vocab_size`, `vocabulary` (its fingerprint) and `mask_id` are those of the tokenizer beside it.
     """
     document = read_config(folder)
+    if specs := _head_specs(folder, document):
+        raise CheckpointError(
+            f"{folder} was fine-tuned for {', '.join(spec.name for spec in specs)} and writes no text any more: "
+            f"use `pmlm {'answer' if specs[0].kind == 'span' else 'classify'}`, or the checkpoint that it started from"
+        )
+    config = _model_config(folder, document, vocab_size, vocabulary, mask_id)
+    return _with_weights(folder, document, lambda: LanguageModel(config))
+
+
+def load_task_checkpoint(
+    folder: Path, *, vocab_size: int | None = None, vocabulary: str | None = None, mask_id: int | None = None
+) -> Checkpoint[TaskModel]:
+    """As `load_checkpoint`, of a fine-tuned model."""
+    document = read_config(folder)
+    specs = _head_specs(folder, document)
+    if not specs:
+        raise CheckpointError(f"{folder} is not fine-tuned for any task: see `pmlm finetune`")
+    config = _model_config(folder, document, vocab_size, vocabulary, mask_id)
+    return _with_weights(folder, document, lambda: TaskModel(config, specs))
+
+
+def _head_specs(folder: Path, document: Mapping[str, Any]) -> list[HeadSpec]:
+    heads = document.get("heads", [])
+    if not isinstance(heads, list):
+        raise CheckpointError(f"{folder / CONFIG}: 'heads' must be a list")
+    try:
+        return [from_dict(HeadSpec, spec, where=f"heads[{i}]") for i, spec in enumerate(heads)]
+    except ConfigError as error:
+        raise CheckpointError(f"{folder / CONFIG}: {error}") from None
+
+
+def _model_config(
+    folder: Path, document: Mapping[str, Any], vocab_size: int | None, vocabulary: str | None, mask_id: int | None
+) -> ModelConfig:
     try:
         config = from_dict(ModelConfig, document["model"], where="model")
     except ConfigError as error:
@@ -131,17 +169,22 @@ def load_checkpoint(
         raise CheckpointError(
             f"{folder}: the tokenizer's [MASK] is {mask_id} but the model's mask_id is {config.mask_id}"
         )
+    return config
+
+
+def _with_weights(folder: Path, document: Mapping[str, Any], build: Callable[[], N]) -> Checkpoint[N]:
     tensors = read_weights(folder / WEIGHTS, document.get("weights_sha256"))
-    model = empty_model(config, folder)
+    model = built(folder, build)
     _check_tensors(folder, model, tensors)
     model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
-    return Checkpoint(model.eval(), document.get("about", {}))
+    model.eval()
+    return Checkpoint(model, document.get("about", {}))
 
 
-def empty_model(config: ModelConfig, folder: Path) -> LanguageModel:
+def built(folder: Path, build: Callable[[], N]) -> N:
     """The network that a folder describes, before its weights."""
     try:
-        return LanguageModel(config)
+        return build()
     except (RuntimeError, MemoryError) as error:
         raise CheckpointError(f"{folder}: a model of this size cannot be built: {str(error).splitlines()[0]}") from None
 
@@ -153,7 +196,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(document.get("model"), dict):
         hint = f" It is in the format of {kind!r}: see `pmlm convert`." if (kind := document.get("model_type")) else ""
         raise CheckpointError(f"{path} is no pmlm configuration: it has no section 'model'.{hint}")
-    known = ("model_type", "format", "model", "storage", "vocabulary", "weights_sha256", "about")
+    known = ("model_type", "format", "model", "heads", "storage", "vocabulary", "weights_sha256", "about")
     if odd := sorted(document.keys() - set(known)):
         raise CheckpointError(f"{path}: unknown setting {odd[0]!r}. Known: {', '.join(known)}.")
     if document.get("storage", "float32") not in get_args(Storage):
@@ -200,7 +243,7 @@ def read_weights(path: Path, sha256: str | None = None) -> dict[str, torch.Tenso
         raise CheckpointError(f"{path} is damaged: {error}") from None
 
 
-def _check_tensors(folder: Path, model: LanguageModel, tensors: Mapping[str, torch.Tensor]) -> None:
+def _check_tensors(folder: Path, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     problems = [f"{name} is missing" for name in sorted(wanted.keys() - found.keys())]

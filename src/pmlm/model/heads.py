@@ -1,18 +1,53 @@
-"""What stands on the backbone: the language-model head of BERT, a pooler with a classifier, and a span head.
+"""What stands on the backbone: the language-model head of BERT, classifiers behind a pooler, and a span head.
 
 `LanguageModel.forward(inputs, at)` returns the logits of the tokens predicted *at* the given slots and nowhere else:
-the vocabulary head is the dearest part of a small model.
+the vocabulary head is the dearest part of a small model. A `TaskModel` has no such head, but one for each task that it
+was fine-tuned for, by name.
 
 Shapes: B batch, L slots, D width, M wanted slots, V vocabulary, C classes.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pmlm.errors import ConfigError
 from pmlm.model.backbone import Backbone, Inputs, Slots, activation, initialise
 from pmlm.model.cache import LayerCache
 from pmlm.model.config import ModelConfig
+
+Pooling = Literal["first", "last", "mean"]
+"""Where a text's summary is read: at its first slot (BERT), its last (left-to-right models), or as the mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSpec:
+    """A head by the task it was trained for."""
+
+    name: str
+    kind: Literal["classes", "number", "span"]
+    labels: tuple[str, ...] = ()
+    """classes: what the outputs mean, in order."""
+    is_pair: bool = False
+    """Whether it reads two texts."""
+    pooling: Pooling = "first"
+    low: float = 0.0
+    high: float = 0.0
+    """number: the range of the scale."""
+    threshold: float = 0.0
+    """span: no answer is given where "none" scores more than this above the best span."""
+
+    def __post_init__(self) -> None:
+        if not self.name or "." in self.name:
+            raise ConfigError(f"a head's name is a word without dots, got {self.name!r}")
+        if self.kind == "classes" and len(self.labels) < 2:
+            raise ConfigError(f"the head {self.name!r} needs at least two labels, got {len(self.labels)}")
+        if self.kind == "number" and not self.low < self.high:
+            raise ConfigError(f"the scale of the head {self.name!r} must rise, got {self.low} to {self.high}")
 
 
 class LmHead(nn.Module):
@@ -73,7 +108,7 @@ def build_model(config: ModelConfig, rng: torch.Generator) -> LanguageModel:
 
 
 class Pooler(nn.Module):
-    """BERT's summary of a text: a dense layer with tanh on its first slot."""
+    """BERT's summary of a text: a dense layer with tanh on one vector per row."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -83,33 +118,92 @@ class Pooler(nn.Module):
         return self.dense(hidden_BD).tanh()
 
 
-class Classifier(nn.Module):
-    """Classes (or one number, for regression) of a text or a pair of texts, read at the first slot."""
+class ClassifierHead(nn.Module):
+    """Classes (or one number, for regression) of a text or a pair of texts."""
 
-    def __init__(self, backbone: Backbone, num_outputs: int) -> None:
+    def __init__(self, width: int, num_outputs: int, pooling: Pooling, dropout: float) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.pooler = Pooler(backbone.config.width)
-        self.dropout = nn.Dropout(backbone.config.dropout)
-        self.output = nn.Linear(backbone.config.width, num_outputs)
+        self.pooling: Pooling = pooling
+        self.pooler = Pooler(width)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(width, num_outputs)
 
-    def forward(self, inputs: Inputs) -> Tensor:
+    def forward(self, backbone: Backbone, inputs: Inputs, is_token_BL: Tensor) -> Tensor:
         """[B, C]"""
-        rows_B = torch.arange(inputs.ids_BL.shape[0], device=inputs.ids_BL.device)
-        hidden_BD = self.backbone(inputs, Slots(rows_B, torch.zeros_like(rows_B)))
-        logits: Tensor = self.output(self.dropout(self.pooler(hidden_BD)))
+        logits: Tensor = self.output(self.dropout(self.pooler(self._pooled(backbone, inputs, is_token_BL))))
         return logits
 
+    def _pooled(self, backbone: Backbone, inputs: Inputs, is_token_BL: Tensor) -> Tensor:
+        """[B, D]"""
+        if self.pooling == "mean":
+            weight_BL = is_token_BL.to(self.output.weight.dtype)
+            mean_BD: Tensor = torch.einsum("bld,bl->bd", backbone(inputs), weight_BL)
+            return mean_BD / weight_BL.sum(dim=1, keepdim=True)
+        rows_B = torch.arange(len(is_token_BL), device=is_token_BL.device)
+        last_B = is_token_BL.sum(dim=1) - 1
+        return backbone(inputs, Slots(rows_B, last_B if self.pooling == "last" else torch.zeros_like(rows_B)))
 
-class SpanReader(nn.Module):
+
+class SpanHead(nn.Module):
     """Scores of each slot as the start and as the end of an answer."""
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.output = nn.Linear(backbone.config.width, 2)
+        self.output = nn.Linear(width, 2)
 
-    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """start_BL and end_BL"""
-        start_BL, end_BL = self.output(self.backbone(inputs)).unbind(-1)
-        return start_BL, end_BL
+    def forward(self, backbone: Backbone, inputs: Inputs, is_token_BL: Tensor) -> Tensor:
+        """[B, L, 2], minus infinity in padding."""
+        scores_BL2: Tensor = self.output(backbone(inputs))
+        return scores_BL2.masked_fill(~is_token_BL[:, :, None], -torch.inf)
+
+
+class TaskModel(nn.Module):
+    """One backbone read by one head per task."""
+
+    def __init__(self, config: ModelConfig, specs: Sequence[HeadSpec], *, frozen: bool = False) -> None:
+        super().__init__()
+        self.config, self.specs = config, {spec.name: spec for spec in specs}
+        self.backbone = Backbone(config)
+        self.heads = nn.ModuleDict({spec.name: _build_head(config, spec) for spec in specs})
+        self.frozen = frozen
+        self.backbone.requires_grad_(not frozen)
+
+    def forward(self, inputs: Inputs, is_token_BL: Tensor, name: str) -> Tensor:
+        """What the named head says: [B, C] of classes, [B, 1] of a number, [B, L, 2] of a span."""
+        said: Tensor = self.heads[name](self.backbone, inputs, is_token_BL)
+        return said
+
+    def train(self, mode: bool = True) -> "TaskModel":
+        super().train(mode)
+        if self.frozen:
+            self.backbone.eval()  # what is not trained is read as in use, without dropout
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.backbone.tokens.weight.device
+
+
+def _build_head(config: ModelConfig, spec: HeadSpec) -> nn.Module:
+    match spec.kind:
+        case "classes":
+            return ClassifierHead(config.width, len(spec.labels), spec.pooling, config.dropout)
+        case "number":
+            return ClassifierHead(config.width, 1, spec.pooling, config.dropout)
+        case "span":
+            return SpanHead(config.width)
+
+
+def build_task_model(
+    backbone: Backbone,
+    specs: Sequence[HeadSpec],
+    rng: torch.Generator,
+    *,
+    config: ModelConfig | None = None,
+    frozen: bool = False,
+) -> TaskModel:
+    """Fresh heads on a copy of a trained backbone; `config` may change what is no weight, such as dropout."""
+    model = TaskModel(config or backbone.config, specs, frozen=frozen)
+    initialise(model.heads, backbone.config.init_std, rng)
+    model.backbone.load_state_dict(backbone.state_dict())
+    return model

@@ -61,8 +61,12 @@ def lr_scale(settings: OptimSettings, step: int, num_steps: int) -> float:
     return settings.final + (1 - settings.final) * left
 
 
-def build_optimizer(model: nn.Module, settings: OptimSettings) -> torch.optim.Optimizer:
-    """The optimizer with its groups; each group's `peak` is what the schedule scales."""
+def build_optimizer(model: nn.Module, settings: OptimSettings, layer_decay: float = 1.0) -> torch.optim.Optimizer:
+    """The optimizer with its groups; each group's `peak` is what the schedule scales.
+
+    With `layer_decay`, each layer learns at that share of the rate of the layer above it: heads at the full rate, the
+    embeddings least.
+    """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     plain = [p for name, p in named if _is_plain(name, p)]
     shaped = [(name, p) for name, p in named if not _is_plain(name, p)]
@@ -76,7 +80,7 @@ def build_optimizer(model: nn.Module, settings: OptimSettings) -> torch.optim.Op
             {"params": others, "peak": settings.lr, "weight_decay": settings.weight_decay, "matrix": False},
             {"params": plain, "peak": settings.lr, "weight_decay": 0.0, "matrix": False},
         ]
-        return Muon(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps)
+        return Muon(_by_depth(groups, named, layer_decay), lr=settings.lr, betas=betas, eps=settings.eps)
     adapt = [p for _, p in shaped]
     groups = [
         {"params": adapt, "peak": settings.lr, "weight_decay": settings.weight_decay},
@@ -84,8 +88,10 @@ def build_optimizer(model: nn.Module, settings: OptimSettings) -> torch.optim.Op
     ]
     if settings.kind == "lamb":
         groups[0]["adapt"], groups[1]["adapt"] = True, False
-        return Lamb(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps)
-    return torch.optim.AdamW(_present(groups), lr=settings.lr, betas=betas, eps=settings.eps, fused=True)
+        return Lamb(_by_depth(groups, named, layer_decay), lr=settings.lr, betas=betas, eps=settings.eps)
+    return torch.optim.AdamW(
+        _by_depth(groups, named, layer_decay), lr=settings.lr, betas=betas, eps=settings.eps, fused=True
+    )
 
 
 def set_lr(optimizer: torch.optim.Optimizer, scale: float) -> None:
@@ -97,8 +103,34 @@ def _is_plain(name: str, parameter: Tensor) -> bool:
     return parameter.dim() < 2 or name.endswith("bias")
 
 
-def _present(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [group for group in groups if group["params"]]
+def _by_depth(
+    groups: list[dict[str, Any]], named: list[tuple[str, nn.Parameter]], layer_decay: float
+) -> list[dict[str, Any]]:
+    """The groups that have parameters; with layer_decay, each cut into one group per distance from the top."""
+    below = _steps_below([name for name, _ in named])
+    distance = {id(p): n for (_, p), n in zip(named, below, strict=True)}
+    if layer_decay == 1:
+        distance = dict.fromkeys(distance, 0)
+    cut: list[dict[str, Any]] = []
+    for group in groups:
+        for n in sorted({distance[id(p)] for p in group["params"]}):
+            params = [p for p in group["params"] if distance[id(p)] == n]
+            cut.append({**group, "params": params, "peak": group["peak"] * layer_decay**n})
+    return cut
+
+
+def _steps_below(names: list[str]) -> list[int]:
+    """How far each parameter is below the heads: the top layer 1, the embeddings one more than the lowest layer."""
+    layer = [int(name.partition(".layers.")[2].split(".")[0]) if ".layers." in name else None for name in names]
+    top = max((i for i in layer if i is not None), default=-1)
+
+    def steps(name: str, i: int | None) -> int:
+        if i is not None:
+            return top + 1 - i
+        is_input = name.startswith("backbone.") and not name.startswith("backbone.output_norm")
+        return top + 2 if is_input else 0
+
+    return [steps(name, i) for name, i in zip(names, layer, strict=True)]
 
 
 class Lamb(torch.optim.Optimizer):

@@ -70,6 +70,13 @@ def mixture_flops(config: ModelConfig, settings: TrainSettings) -> float:
     )
 
 
+def reading_flops(config: ModelConfig, length: int) -> float:
+    """Of fine-tuning, where whole texts are read and hardly anything is predicted; as `flops_per_token`."""
+    d, ff = config.width, config.ff_width
+    attention = 2 * 2 * length * d * (2 if config.positions.startswith("relative") else 1)
+    return 3.0 * config.num_layers * (2 * 3 * d * d + attention + 2 * (d * d + 2 * d * ff))
+
+
 def count_parameters(config: ModelConfig) -> int:
     with torch.device("meta"):
         return LanguageModel(config).num_parameters()

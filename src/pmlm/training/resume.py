@@ -86,12 +86,11 @@ def load_state(target: Path, trainer: Trainer) -> dict[str, Any]:
         document = json.loads((target / LOOP).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{target} is no checkpoint of a run: {error}") from None
-    _make_optimizer_state(trainer)
-    tensors = dict(state_tensors(trainer))
     if (target / TENSORS).is_file():
-        _load_safetensors(target / TENSORS, tensors)
+        _load_safetensors(target / TENSORS, trainer)
     else:
-        _load_sharded(target, tensors)
+        _make_optimizer_state(trainer)
+        _load_sharded(target, dict(state_tensors(trainer)))
     trainer.load_loop_state(document["loop"])
     return dict(document["facts"])
 
@@ -113,10 +112,14 @@ def _is_sharded(tensors: dict[str, Tensor]) -> bool:
     return any(isinstance(t, DTensor) for t in tensors.values())
 
 
-def _make_optimizer_state(trainer: Trainer) -> None:
-    """An update with zero gradients and zero learning rate: it changes nothing but makes the state's tensors."""
-    for p in trainer.core.parameters():
-        p.grad = torch.zeros_like(p)
+def _make_optimizer_state(trainer: Trainer, names: set[str] | None = None) -> None:
+    """An update with zero gradients and zero learning rate: it changes nothing but makes the state's tensors.
+
+    `names` are the tensors of a checkpoint: a parameter that was never updated has no state in it, and gets none.
+    """
+    for name, p in trainer.core.named_parameters():
+        if p.requires_grad and (names is None or any(key.startswith(f"optim.{name}.") for key in names)):
+            p.grad = torch.zeros_like(p)
     for group in trainer.optimizer.param_groups:
         group["lr"] = 0.0
     trainer.optimizer.step()
@@ -124,10 +127,13 @@ def _make_optimizer_state(trainer: Trainer) -> None:
 
 
 @torch.no_grad()
-def _load_safetensors(path: Path, tensors: dict[str, Tensor]) -> None:
+def _load_safetensors(path: Path, trainer: Trainer) -> None:
     try:
         with safe_open(path, framework="pt") as saved:
-            found, wanted = set(saved.keys()), set(tensors)
+            found = set(saved.keys())
+            _make_optimizer_state(trainer, found)
+            tensors = dict(state_tensors(trainer))
+            wanted = set(tensors)
             if found != wanted:
                 odd = sorted(found ^ wanted)
                 raise CheckpointError(f"{path} does not fit these settings: {odd[0]} (and {len(odd) - 1} more) differ")

@@ -44,6 +44,7 @@ class Trainer:
         *,
         num_steps: int,
         seed: int = 0,
+        layer_decay: float = 1.0,
         ranks: Ranks | None = None,
         autocast: torch.dtype | None = None,
         device: torch.device | None = None,
@@ -55,7 +56,7 @@ class Trainer:
         self.autocast = autocast
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=autocast == torch.float16)
         self.core: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-        self.optimizer = build_optimizer(self.core, settings)
+        self.optimizer = build_optimizer(self.core, settings, layer_decay)
         self.average = Average(self.core, settings.ema) if settings.ema else None
         self.step = 0
 

@@ -1,0 +1,163 @@
+"""`pmlm finetune glue` and `pmlm finetune squad`."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pmlm.cli.common import DeviceOption, JsonOption, ModelOption, QuietOption, print_json
+from pmlm.cli.follow import follow
+from pmlm.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from pmlm.nlu.run import FinetuneRun
+    from pmlm.nlu.settings import FinetuneSettings
+
+app = typer.Typer(help="Fine-tune a model on GLUE or SQuAD.", no_args_is_help=True)
+
+SetsOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a setting: optim.lr=2e-5", metavar="NAME=VALUE")
+]
+SettingsOption = Annotated[Path | None, typer.Option("--settings", help="A .toml file with settings.", metavar="FILE")]
+SeedsOption = Annotated[int, typer.Option("--seeds", help="How many runs, from the setting `seed` on.")]
+OutOption = Annotated[Path, typer.Option("--out", "-o", help="Where runs and report go.", metavar="DIR")]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")]
+
+
+@app.command("glue")
+def glue(
+    data: Annotated[
+        str, typer.Option("--data", "-d", help="GLUE folder; `hub`: by name through `datasets`.", metavar="DIR")
+    ],
+    model: ModelOption = None,
+    tasks: Annotated[str, typer.Option("--tasks", help="CoLA,SST-2,…, or all.")] = "all",
+    seeds: SeedsOption = 1,
+    joint: Annotated[bool, typer.Option("--joint", help="One model for all tasks at once.")] = False,
+    intermediate: Annotated[
+        str | None, typer.Option("--intermediate", help="First fine-tune on these tasks: MNLI,RTE or all.")
+    ] = None,
+    submission: Annotated[
+        Path | None, typer.Option("--submission", help="Write test predictions for the leaderboard.", metavar="ZIP")
+    ] = None,
+    sets: SetsOption = None,
+    settings: SettingsOption = None,
+    out: OutOption = Path("runs/glue"),
+    threads: ThreadsOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Fine-tune on GLUE tasks, each with several seeds; what is finished is not run again."""
+    from pmlm.nlu.finetuned import load_start
+    from pmlm.nlu.glue import GlueData, load_glue
+    from pmlm.nlu.glue_study import GlueStudy
+    from pmlm.nlu.hub import load_hub_glue
+    from pmlm.nlu.tasks import GlueTask, find_tasks
+    from pmlm.runtime import pick_device
+
+    def load(task: GlueTask) -> GlueData:
+        return load_hub_glue(task) if data == "hub" else load_glue(task, Path(data))
+
+    chosen = _prepare(settings, sets, seeds, threads)
+    wanted = [load(task) for task in find_tasks(tasks.split(","))]
+    first = [load(task) for task in find_tasks(intermediate.split(","))] if intermediate else []
+    study = GlueStudy(load_start(model), chosen, out, pick_device(device), _seeds(chosen, seeds), joint)
+    report = study.run(wanted, first, lambda run: _drive(run, quiet))
+    if submission is not None:
+        report["submission"] = _submit(report, wanted, submission, chosen, device)
+    _finish(report, out, json)
+
+
+@app.command("squad")
+def squad(
+    model: ModelOption = None,
+    train: Annotated[
+        list[Path] | None, typer.Option("--train", help="A file to train on; may be given again.", metavar="FILE")
+    ] = None,
+    dev: Annotated[Path | None, typer.Option("--dev", help="The file to measure on.", metavar="FILE")] = None,
+    split: Annotated[
+        Path | None, typer.Option("--split", help="Instead: a file whose articles are split in two.", metavar="FILE")
+    ] = None,
+    train_share: Annotated[float, typer.Option("--train-share", help="--split: the articles to train on.")] = 0.6,
+    seeds: SeedsOption = 1,
+    sets: SetsOption = None,
+    settings: SettingsOption = None,
+    out: OutOption = Path("runs/squad"),
+    threads: ThreadsOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Fine-tune on SQuAD 2.0; the threshold below which nothing is answered is searched on dev."""
+    from pmlm.nlu.finetuned import load_start
+    from pmlm.nlu.squad_study import load_squad, run_squad
+    from pmlm.runtime import pick_device
+
+    chosen = _prepare(settings, sets, seeds, threads)
+    data = load_squad(train or [], dev, split, train_share)
+    report = run_squad(
+        data,
+        load_start(model),
+        chosen,
+        out,
+        device=pick_device(device),
+        seeds=_seeds(chosen, seeds),
+        drive=lambda run: _drive(run, quiet),
+    )
+    _finish(report, out, json)
+
+
+def _prepare(path: Path | None, sets: list[str] | None, seeds: int, threads: int | None) -> FinetuneSettings:
+    import torch
+
+    from pmlm.nlu.settings import load_finetune_settings
+
+    if seeds < 1:
+        raise ConfigError(f"--seeds must be at least 1, got {seeds}")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return load_finetune_settings(path, sets or [])
+
+
+def _seeds(settings: FinetuneSettings, num: int) -> tuple[int, ...]:
+    return tuple(range(settings.seed, settings.seed + num))
+
+
+def _drive(run: FinetuneRun, quiet: bool) -> None:
+    follow(run, run.resume(), shown=not quiet)
+    if not run.has_ended:
+        raise KeyboardInterrupt
+
+
+def _submit(
+    report: dict[str, Any], data: list[Any], path: Path, settings: FinetuneSettings, device: str
+) -> dict[str, Any]:
+    from pmlm.nlu.finetuned import load_finetuned
+    from pmlm.nlu.submission import predict_test, write_submission
+
+    files: dict[str, str] = {}
+    for d in data:
+        best = report["tasks"].get(d.task.name, {}).get("best_model")
+        if best is not None and d.test:
+            finetuned = load_finetuned(best, device=device)
+            files |= predict_test(finetuned, d, settings.row_length(finetuned.model.config))
+    return {"file": str(path), "holds": list(files), "missing": write_submission(path, files)}
+
+
+def _finish(report: dict[str, Any], out: Path, json: bool) -> None:
+    from pmlm.nlu.report import report_lines
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "report.json").write_text(json_module.dumps(report, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {out / 'report.json'}: {error.strerror}") from None
+    if json:
+        print_json(report)
+        return
+    print("\n".join(report_lines(report)))
+    if missing := report.get("submission", {}).get("missing"):
+        print(f"submission: the leaderboard also wants {', '.join(missing)}")

@@ -1,0 +1,159 @@
+"""Automata over the bytes of a text, and what they do with a vocabulary's pieces.
+
+A `ByteAutomaton` reads a text byte by byte; `over_pieces` turns it into one that reads a piece at a time, for
+constraints inside decoding (pmlm.generation.rules). State 0 is where a text is refused for good.
+
+Shapes: Q states, V vocabulary, R roles.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pmlm.errors import ConfigError
+
+REFUSED = 0
+_NUM_BYTES = 256
+
+
+@dataclass(frozen=True, eq=False)
+class ByteAutomaton:
+    start: int
+    next_QB: npt.NDArray[np.int32]
+    """[Q, 256]"""
+    accepts_Q: npt.NDArray[np.bool_]
+    """Where a text may end."""
+
+    def accepts(self, text: bytes) -> bool:
+        state = self.start
+        for byte in text:
+            state = self.next_QB[state, byte]
+        return bool(self.accepts_Q[state])
+
+
+@dataclass(frozen=True, eq=False)
+class TokenAutomaton:
+    start: int
+    next_QV: npt.NDArray[np.int32]
+    accepts_Q: npt.NDArray[np.bool_]
+
+    @property
+    def num_states(self) -> int:
+        return len(self.accepts_Q)
+
+    def reach(self, ids_RV: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """[R, Q, Q] whether some piece of a role leads from one state to another."""
+        reach = np.zeros((len(ids_RV), self.num_states, self.num_states), dtype=bool)
+        for role, ids_V in enumerate(ids_RV):
+            for q in range(self.num_states):
+                reach[role, q, self.next_QV[q, ids_V]] = True
+        return reach
+
+
+def over_pieces(automaton: ByteAutomaton, pieces: Sequence[bytes]) -> TokenAutomaton:
+    """The same language, read a piece at a time; a piece without bytes (a special) changes nothing."""
+    state_QV = np.repeat(np.arange(len(automaton.next_QB), dtype=np.int32)[:, None], len(pieces), axis=1)
+    for place in range(max(map(len, pieces), default=0)):
+        longer = np.array([i for i, piece in enumerate(pieces) if len(piece) > place], dtype=np.int64)
+        byte = np.array([pieces[i][place] for i in longer], dtype=np.int64)
+        state_QV[:, longer] = automaton.next_QB[state_QV[:, longer], byte]
+    return TokenAutomaton(automaton.start, state_QV, automaton.accepts_Q)
+
+
+def without_words(words: Sequence[str]) -> ByteAutomaton:
+    """Texts in which none of the words stands as a word of its own, in small letters or capitals.
+
+    A word is a run of letters and digits; an apostrophe or a hyphen ends it, so that banning `dog` bans `dog's`.
+    """
+    refused, between, inside = REFUSED, 1, 2
+    trie: list[dict[int, int]] = [{}]  # node 0 is the root; its state is `between`
+    final: set[int] = set()
+    for word in words:
+        if not word or not word.isalnum():
+            raise ConfigError(f"a banned word is one word of letters and digits, got {word!r}")
+        for variant in spellings(word):
+            node = 0
+            for byte in _fold(variant.encode()):
+                if byte not in trie[node]:
+                    trie[node][byte] = len(trie)
+                    trie.append({})
+                node = trie[node][byte]
+            final.add(node)
+    states = 2 + len(trie)
+    next_QB = np.zeros((states, _NUM_BYTES), dtype=np.int32)
+    state_of = [between, *range(3, len(trie) + 2)]
+    letters = [b for b in range(_NUM_BYTES) if _is_letter(b)]
+    others = [b for b in range(_NUM_BYTES) if not _is_letter(b)]
+    next_QB[inside, letters], next_QB[inside, others] = inside, between
+    for node, children in enumerate(trie):
+        state = state_of[node]
+        next_QB[state, letters] = inside
+        next_QB[state, others] = refused if node in final else between
+        for byte in letters:
+            if (child := children.get(_fold(bytes([byte]))[0])) is not None:
+                next_QB[state, byte] = state_of[child]
+    accepts_Q = np.ones(states, dtype=bool)
+    accepts_Q[[refused, *(state_of[node] for node in final)]] = False
+    return ByteAutomaton(between, next_QB, accepts_Q)
+
+
+def intersection(one: ByteAutomaton, two: ByteAutomaton) -> ByteAutomaton:
+    """Texts that both accept."""
+    states: dict[tuple[int, int], int] = {(REFUSED, REFUSED): REFUSED}
+    rows: list[npt.NDArray[np.int32]] = [np.zeros(_NUM_BYTES, dtype=np.int32)]
+
+    def number(pair: tuple[int, int]) -> int:
+        if REFUSED in pair:
+            return REFUSED
+        if pair not in states:
+            states[pair] = len(rows)
+            rows.append(np.zeros(_NUM_BYTES, dtype=np.int32))
+            todo.append(pair)
+        return states[pair]
+
+    todo: list[tuple[int, int]] = []
+    start = number((one.start, two.start))
+    while todo:
+        a, b = todo.pop()
+        pairs = zip(one.next_QB[a].tolist(), two.next_QB[b].tolist(), strict=True)
+        rows[states[a, b]][:] = [number(pair) for pair in pairs]
+    accepts = np.array([bool(one.accepts_Q[a] and two.accepts_Q[b]) for a, b in states], dtype=bool)
+    accepts[REFUSED] = False
+    return ByteAutomaton(start, np.stack(rows), accepts)
+
+
+def exactly_words(count: int) -> ByteAutomaton:
+    """Texts of so many words: runs of letters, digits, apostrophes and hyphens that begin with a letter or digit."""
+    if count < 1:
+        raise ConfigError(f"a text has at least 1 word, got {count}")
+    # 1 + 2k: k words done, between words; 2 + 2k: inside word k + 1
+    next_QB = np.zeros((2 * count + 2, _NUM_BYTES), dtype=np.int32)
+    letters = [b for b in range(_NUM_BYTES) if _is_letter(b)]
+    inner = [*letters, ord("'"), ord("-")]
+    for k in range(count + 1):
+        between = 1 + 2 * k
+        next_QB[between, :] = between
+        next_QB[between, letters] = between + 1 if k < count else REFUSED
+        if k < count:
+            next_QB[between + 1, :] = between + 2
+            next_QB[between + 1, inner] = between + 1
+    accepts_Q = np.zeros(2 * count + 2, dtype=bool)
+    accepts_Q[[2 * count, 2 * count + 1]] = True
+    return ByteAutomaton(1, next_QB, accepts_Q)
+
+
+def spellings(word: str) -> set[str]:
+    """A word as it may be written: as given, in small letters, with a capital, in capitals."""
+    return {word, word.lower(), word.upper(), word.capitalize()}
+
+
+def _fold(raw: bytes) -> bytes:
+    """Capitals of the alphabet as small letters; other bytes as they are."""
+    return raw.lower()
+
+
+def _is_letter(byte: int) -> bool:
+    """Bytes of other scripts count as letters."""
+    return byte >= 0x80 or chr(byte).isalnum()

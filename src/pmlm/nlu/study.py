@@ -1,0 +1,128 @@
+"""Several runs that differ in the seed alone, and what they say together: mean, deviation, best, every run, failures.
+
+A run has failed where it diverged, or where its best score on dev is no better than the best constant answer. A failed
+run is counted and shown, never dropped.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pmlm.errors import DataError, RunError, TrainingDiverged
+from pmlm.nlu.metrics import deviation, mean
+from pmlm.nlu.run import FinetuneRun
+from pmlm.training.loop import CHECKPOINTS, METRICS, MODEL
+
+RESULT = "result.json"
+Drive = Callable[[FinetuneRun], None]
+"""Takes a run from where it is to its end; raises KeyboardInterrupt where it is stopped before."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run reached, by task."""
+
+    seed: int
+    folder: str
+    step: int | None
+    """At which the best model was found; None: never."""
+    scores: dict[str, float] = field(default_factory=dict)
+    dev: dict[str, dict[str, float]] = field(default_factory=dict)
+    constant: dict[str, float] = field(default_factory=dict)
+    """What the best constant answer scores."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Task and reason."""
+
+    @property
+    def model(self) -> Path:
+        return Path(self.folder) / MODEL
+
+
+def drive_quietly(run: FinetuneRun) -> None:
+    run.resume()
+    for _ in run.events():
+        pass
+
+
+def run_seeds(make_run: Callable[[int], FinetuneRun], seeds: Sequence[int], drive: Drive) -> list[Outcome]:
+    """One run after the other; those that are finished are not run again, one that was stopped goes on."""
+    return [_outcome(make_run(seed), drive) for seed in seeds]
+
+
+def _outcome(run: FinetuneRun, drive: Drive) -> Outcome:
+    path = run.folder / RESULT
+    if path.is_file():
+        run.check_settings()
+        return _read_outcome(path)
+    diverged: str | None = None
+    try:
+        drive(run)
+    except TrainingDiverged as error:
+        diverged = f"diverged: {error}"
+    outcome = judge(run, diverged)
+    path.write_text(json.dumps(asdict(outcome), indent=2) + "\n", encoding="utf-8")
+    shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)  # the best model is exported, and large
+    return outcome
+
+
+def judge(run: FinetuneRun, diverged: str | None = None) -> Outcome:
+    """The best evaluation of a run that has ended, and whether it is a failure."""
+    found = {} if run.best is None else _evaluation(run.folder / METRICS, run.best[1])
+    scores: dict[str, float] = found.get("scores", {})
+    constant = {name: exam.constant_score for name, exam in run.exams.items()}
+    failed = {
+        name: diverged or f"no better than a constant answer: {scores[name]:.4f} against {least:.4f}"
+        for name, least in constant.items()
+        if diverged or scores[name] <= least + 1e-9
+    }
+    return Outcome(
+        run.settings.seed, str(run.folder), found.get("step"), scores, found.get("dev", {}), constant, failed
+    )
+
+
+def _evaluation(path: Path, name: str) -> dict[str, Any]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        record: dict[str, Any] = json.loads(line)
+        if record["kind"] == "evaluation" and f"step-{record['step']:08}" == name:
+            return record
+    raise RunError(f"{path} has no evaluation of {name}: it was changed since it was written")
+
+
+def _read_outcome(path: Path) -> Outcome:
+    try:
+        return Outcome(**{**json.loads(path.read_text(encoding="utf-8")), "folder": str(path.parent)})
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path} is damaged ({error}): remove it to run again") from None
+
+
+def summarise(values: Sequence[float]) -> dict[str, Any]:
+    return {"mean": mean(values), "deviation": deviation(values), "best": max(values), "all": list(values)}
+
+
+def summary(task: str, parts: Iterable[str], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What the runs say of one task; failed runs count in the figures where they have a score."""
+    scored = [o for o in outcomes if task in o.scores]
+    good = [o for o in scored if task not in o.failed]
+    best = max(scored, key=lambda o: o.scores[task], default=None)
+    report: dict[str, Any] = {
+        "runs": len(outcomes),
+        "failed": [{"seed": o.seed, "reason": o.failed[task]} for o in outcomes if task in o.failed],
+        "constant_score": outcomes[0].constant[task],
+    }
+    if best is not None:
+        report |= {
+            "score": summarise([o.scores[task] for o in scored]),
+            "best_seed": best.seed,
+            "best_model": str(best.model),
+            "dev": {
+                part: {name: summarise([o.dev[part][name] for o in scored]) for name in best.dev[part]}
+                for part in parts
+                if part in best.dev
+            },
+        }
+    if report["failed"] and good:
+        report["score_without_failed"] = summarise([o.scores[task] for o in good])
+    return report

@@ -1,0 +1,327 @@
+"""Templates in, written canvases out: the text side of generation, shared by every way to ask for it.
+
+A writer belongs to one model; what it looks up (which pieces may stand where) it keeps.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from pmlm.corpus.framing import row_batch
+from pmlm.errors import ConstraintError, DataError, OrderError, TemplateError
+from pmlm.generation.automata import TokenAutomaton, over_pieces
+from pmlm.generation.canvas import Canvas, allowed_pieces, canvas_text, make_canvas
+from pmlm.generation.constraints import blank_automaton, text_automaton
+from pmlm.generation.decode import Allowed, Reveal, decode
+from pmlm.generation.lengths import PLAIN_WORD_LOGP, choose_lengths
+from pmlm.generation.placement import place_words
+from pmlm.generation.rules import ChainRule, NeighbourRule, Neighbours, Rule, Span, word_neighbours
+from pmlm.generation.sampling import Sampling
+from pmlm.generation.steppers import make_stepper
+from pmlm.generation.template import Blank, Given, Template, parse_template, template_source
+from pmlm.likelihood import check_order, hidden_logp
+from pmlm.model import LanguageModel, Slots, Visibility
+from pmlm.orders import Order, arrange
+from pmlm.results import Filled, Step
+from pmlm.runtime import generator
+from pmlm.tokenizer import Tokenizer
+from pmlm.words import Flags, WordTable
+
+MOST_ATTEMPTS = 20
+CORNERED = (
+    f"no text was found that satisfies all constraints together in {MOST_ATTEMPTS} attempts: ask for less at once"
+)
+NO_BLANK = "the template has no blank: write [MASK], [MASK:3] or ___ where a token is wanted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteSettings:
+    """How a canvas is to be filled."""
+
+    order: Order
+    visibility: Visibility
+    sampling: Sampling = field(default_factory=Sampling)
+    whole_words: bool = True
+    """No word is left half-written; for models that come with a table of words."""
+    ban: tuple[str, ...] = ()
+    """Words that must not be written."""
+    must: tuple[str, ...] = ()
+    """Words that must appear; the model chooses where."""
+    num_words: int | None = None
+    """How many words the whole text has."""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """Canvases on their way to being filled: iterate over `turns`."""
+
+    canvases: list[Canvas]
+    seeds: list[int]
+    settings: WriteSettings
+    turns: Iterator[list[Reveal]]
+
+    def is_done(self, row: int, reveals: int) -> bool:
+        return reveals == len(self.canvases[row].hidden)
+
+
+class Writer:
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer, words: WordTable | None) -> None:
+        self.model, self.tokenizer, self.words = model, tokenizer, words
+
+    @cached_property
+    def ids_RV(self) -> Flags:
+        return allowed_pieces(self.tokenizer)
+
+    @cached_property
+    def neighbours(self) -> Neighbours | None:
+        return None if self.words is None else word_neighbours(self.tokenizer, self.words, self.ids_RV)
+
+    def start(
+        self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings, attempt: int = 0
+    ) -> Writing:
+        """Check everything, then begin; each canvas is written as if it were alone, from its own seed."""
+        check_order(settings.order, settings.visibility)
+        if not templates:
+            raise DataError("there is no template to fill")
+        parsed = [read_template(template) for template in templates]
+        canvases = [self._canvas(t, seed, settings, attempt) for t, seed in zip(parsed, seeds, strict=True)]
+        rngs = [generator(seed, "decode", attempt) for seed in seeds]
+        return Writing(canvases, list(seeds), settings, self.turns(canvases, rngs, settings))
+
+    def turns(
+        self, canvases: Sequence[Canvas], rngs: Sequence[torch.Generator], settings: WriteSettings
+    ) -> Iterator[list[Reveal]]:
+        """The decode loop over canvases; what can never be is said at once."""
+        rules_of = self._rule_maker(settings)
+        rules = [rules_of(canvas) for canvas in canvases]
+        batch = row_batch([canvas.row for canvas in canvases], self.tokenizer).to(self.model.device)
+        role_BL = torch.zeros_like(batch.ids_BL)
+        for b, canvas in enumerate(canvases):
+            role_BL[b, : len(canvas.role)] = torch.tensor(canvas.role)
+        order = replace(settings.order, positions=tuple(p + 1 for p in settings.order.positions))  # the start marker
+        return decode(
+            make_stepper(self.model, batch, settings.visibility),
+            batch,
+            Allowed(role_BL, self.ids_RV, rules),
+            [order] * len(canvases),
+            settings.sampling,
+            rngs,
+        )
+
+    def write(self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings) -> list[Filled]:
+        """Everything at once. A text that two constraints drive into a corner is begun anew, a few times."""
+        found: dict[int, Filled] = {}
+        for attempt in range(MOST_ATTEMPTS):
+            left = [i for i in range(len(templates)) if i not in found]
+            if not left and templates:
+                break
+            writing = self.start([templates[i] for i in left], [seeds[i] for i in left], settings, attempt)
+            by_row: list[list[Reveal]] = [[] for _ in left]
+            for turn in writing.turns:
+                for reveal in turn:
+                    by_row[reveal.row].append(reveal)
+            for row, i in enumerate(left):
+                if writing.is_done(row, len(by_row[row])):
+                    found[i] = self.filled(writing, row, by_row[row])
+        if len(found) < len(templates):
+            raise ConstraintError(CORNERED)
+        return [found[i] for i in range(len(templates))]
+
+    def _canvas(self, template: Template, seed: int, settings: WriteSettings, attempt: int = 0) -> Canvas:
+        if not template.blanks:
+            raise TemplateError(NO_BLANK)
+        if settings.visibility == "causal" and any(
+            isinstance(segment, Given) for segment in template.segments[_first_blank(template) :]
+        ):
+            raise OrderError("a left-to-right model cannot look at what stands after a blank")
+        if any(blank.num_tokens is None for blank in template.blanks):
+            template = choose_lengths(
+                template,
+                self.model,
+                self.tokenizer,
+                settings.visibility,
+                PLAIN_WORD_LOGP if self.words is None else self.words.length_logp,
+                generator(seed, "lengths", attempt),
+                greedy=settings.sampling.temperature == 0,
+            )
+        if settings.must:
+            if settings.visibility == "causal":
+                raise OrderError("a left-to-right model cannot write towards a word that must appear")
+            template = place_words(
+                template,
+                settings.must,
+                self.model,
+                self.tokenizer,
+                settings.visibility,
+                generator(seed, "places", attempt),
+                greedy=settings.sampling.temperature == 0,
+            )
+        canvas = make_canvas(template, self.tokenizer, self.model.config.max_length)
+        if settings.order.kind == "list":
+            positions = [i - 1 for i in canvas.hidden]
+            arrange(settings.order, positions, [], generator(0))  # refuses what is no permutation
+        return canvas
+
+    def _rule_maker(self, settings: WriteSettings) -> Callable[[Canvas], list[Rule]]:
+        """What is looked up once for all canvases of a call."""
+        relation = self.neighbours if settings.whole_words else None
+        pieces = self.tokenizer.running_bytes
+        wish = text_automaton(settings.ban, settings.num_words)
+        whole = None if wish is None else over_pieces(wish, pieces)
+        of_blank: dict[Blank, TokenAutomaton] = {}
+
+        def spans(canvas: Canvas) -> list[Span]:
+            found = []
+            for segment, (start, end) in zip(canvas.template.segments, canvas.spans, strict=True):
+                if isinstance(segment, Blank) and (automaton := blank_automaton(segment)) is not None:
+                    key = replace(segment, num_tokens=None)
+                    if key not in of_blank:
+                        of_blank[key] = over_pieces(automaton, pieces)
+                    found.append(Span(start, end, of_blank[key]))
+            return found
+
+        def rules_of(canvas: Canvas) -> list[Rule]:
+            row = (canvas.row.ids, canvas.row.maskable, canvas.role)
+            rules: list[Rule] = []
+            if limited := spans(canvas):
+                rules.append(self._possible(ChainRule(relation, limited, *row, self.ids_RV), "a blank's options"))
+            if whole is not None:
+                everything = [Span(0, len(canvas.row.ids), whole)]
+                what = "the banned words, the words asked for or their number"
+                rules.append(self._possible(ChainRule(relation, everything, *row, self.ids_RV), what))
+            if not rules and relation is not None:
+                rules.append(NeighbourRule(relation, *row))
+            return rules
+
+        return rules_of
+
+    @staticmethod
+    def _possible(rule: ChainRule, what: str) -> ChainRule:
+        """Said before any work: what can never be."""
+        if (slot := rule.first_impossible) is not None:
+            raise ConstraintError(
+                f"nothing that the template leaves open can satisfy {what}: no way is left at position {slot - 1}"
+            )
+        return rule
+
+    def filled(self, writing: Writing, row: int, reveals: Sequence[Reveal]) -> Filled:
+        """A finished text, from what was revealed of it."""
+        canvas = writing.canvases[row]
+        ids = list(canvas.row.ids)
+        for reveal in reveals:
+            ids[reveal.slot] = reveal.token
+        return Filled(
+            text=canvas_text(canvas, ids, self.tokenizer),
+            tokens=[self.tokenizer.show(i) for i in ids[1:-1]],
+            order=[reveal.slot - 1 for reveal in reveals],
+            logp=[reveal.logp for reveal in reveals],
+            sampled_logp=[reveal.sampled_logp for reveal in reveals],
+            seed=writing.seeds[row],
+            visibility=writing.settings.visibility,
+            template=template_source(canvas.template),
+            ids=tuple(ids),
+            sizes=tuple(end - start for start, end in canvas.spans),
+        )
+
+    def canvas_of(self, filled: Filled) -> Canvas:
+        """The canvas that a text was written on."""
+        template = read_template(filled.template)
+        segments = list(template.segments)
+        for k, size in enumerate(filled.sizes):
+            blank = segments[k]
+            if isinstance(blank, Blank) and blank.num_tokens is None:
+                segments[k] = replace(blank, num_tokens=size)
+        return make_canvas(Template(tuple(segments)), self.tokenizer, self.model.config.max_length)
+
+    def draft(self, canvas: Canvas) -> list[str | None]:
+        """The tokens before anything is written."""
+        shown = [
+            None if hidden else self.tokenizer.show(i)
+            for i, hidden in zip(canvas.row.ids, canvas.row.maskable, strict=True)
+        ]
+        return shown[1:-1]
+
+    def steps(self, writing: Writing, row: int, reveals: Iterator[Reveal]) -> Iterator[Step]:
+        """What a row's reveals look like to a reader."""
+        canvas = self.draft(writing.canvases[row])
+        total = len(writing.canvases[row].hidden)
+        for number, reveal in enumerate(reveals, start=1):
+            token = self.tokenizer.show(reveal.token)
+            canvas[reveal.slot - 1] = token
+            yield Step(number, total, reveal.slot - 1, token, reveal.logp, reveal.sampled_logp, tuple(canvas))
+
+    def fill_mask(
+        self, template: str, visibility: Visibility, *, top_k: int, targets: Sequence[str] | None
+    ) -> list[list[dict[str, Any]]]:
+        """For each hidden token the likeliest ids while all the others are hidden, in Hugging Face's words."""
+        settings = WriteSettings(order=Order("l2r"), visibility=visibility, sampling=Sampling(temperature=0))
+        canvas = self._canvas(read_template(template), 0, settings)
+        if visibility == "causal" and len(canvas.hidden) > 1:
+            raise OrderError("a left-to-right model cannot guess at a token while one before it is hidden")
+        batch = row_batch([canvas.row], self.tokenizer).to(self.model.device)
+        at = Slots.where(batch.maskable_BL)
+        with torch.no_grad():
+            logp_MV = hidden_logp(
+                self.model, batch, batch.maskable_BL, torch.zeros_like(batch.ids_BL), visibility, at
+            ).cpu()
+        wanted = None if targets is None else self._target_ids(targets)
+        return [
+            [
+                self._guess(canvas, slot, i, float(logp_V[i].exp()))
+                for i in self._best(logp_V, canvas, slot, top_k, wanted)
+            ]
+            for slot, logp_V in zip(canvas.hidden, logp_MV, strict=True)
+        ]
+
+    def _best(
+        self, logp_V: torch.Tensor, canvas: Canvas, slot: int, top_k: int, wanted: Sequence[int] | None
+    ) -> list[int]:
+        if wanted is not None:
+            return sorted(wanted, key=lambda i: -float(logp_V[i]))[:top_k]
+        allowed_V = torch.from_numpy(self.ids_RV[canvas.role[slot]])
+        best = logp_V.masked_fill(~allowed_V, -torch.inf).topk(min(top_k, int(allowed_V.sum())))
+        return [int(i) for i in best.indices]
+
+    def _target_ids(self, targets: Sequence[str]) -> list[int]:
+        ids = []
+        for target in targets:
+            pieces = self.tokenizer.encode_inner(target)
+            if len(pieces) != 1:
+                raise DataError(
+                    f"the target {target!r} is not one token but {len(pieces)}: "
+                    f"{', '.join(repr(self.tokenizer.show(i)) for i in pieces)}"
+                )
+            ids.append(pieces[0])
+        return ids
+
+    def _guess(self, canvas: Canvas, slot: int, token: int, score: float) -> dict[str, Any]:
+        ids = list(canvas.row.ids)
+        ids[slot] = token
+        shown = "".join(
+            "[MASK]" if hidden and s != slot else self.tokenizer.show(i)
+            for s, (i, hidden) in enumerate(zip(ids, canvas.row.maskable, strict=True))
+            if 0 < s < len(ids) - 1
+        )
+        is_alone = len(canvas.hidden) == 1
+        sequence = canvas_text(canvas, ids, self.tokenizer) if is_alone else shown.removeprefix(" ")
+        return {"score": score, "token": token, "token_str": self.tokenizer.show(token), "sequence": sequence}
+
+
+def _first_blank(template: Template) -> int:
+    return next(i for i, segment in enumerate(template.segments) if not isinstance(segment, Given))
+
+
+def read_template(template: str | Template) -> Template:
+    return template if isinstance(template, Template) else parse_template(check_text(template))
+
+
+def check_text(text: str) -> str:
+    """Text that can be written as UTF-8; a lone half of a character pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"the text is not Unicode: character {error.start} cannot be read") from None
+    return text
