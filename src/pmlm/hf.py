@@ -30,10 +30,10 @@ from pmlm.batch import Batch
 from pmlm.errors import CheckpointError
 from pmlm.interop.vocabulary import backend_for_others, special_tokens
 from pmlm.lm import LM, load
-from pmlm.model import Inputs, Slots, Visibility
+from pmlm.model import Slots, Visibility
 from pmlm.model.checkpoint import MODEL_TYPE, read_config
 from pmlm.tokenizer import load_tokenizer
-from pmlm.visibility import hidden_inputs
+from pmlm.visibility import hidden_inputs, reading_inputs
 
 
 class PmlmConfig(PreTrainedConfig):
@@ -128,11 +128,7 @@ class PmlmForCausalLM(PmlmModel, GenerationMixin):
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> CausalLMOutput:
         """Logits of the token after each slot, as transformers has it."""
-        batch = _batch(input_ids, attention_mask)
-        length = batch.length
-        earlier_LL = torch.ones(length, length, dtype=torch.bool, device=input_ids.device).tril()
-        same_BQK = batch.group_BL[:, :, None] == batch.group_BL[:, None, :]
-        inputs = Inputs(input_ids, batch.positions_BL(), same_BQK & earlier_LL)
+        inputs = reading_inputs(_batch(input_ids, attention_mask), "causal")
         logits_MV = self.core(inputs, Slots.where(torch.ones_like(input_ids, dtype=torch.bool)))
         logits_BLV = logits_MV.unflatten(0, input_ids.shape)
         next_BL = None if labels is None else F.pad(labels[:, 1:], (0, 1), value=-100)

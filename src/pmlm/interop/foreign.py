@@ -15,7 +15,7 @@ from torch import Tensor
 from pmlm.config import from_dict
 from pmlm.errors import CheckpointError, ConfigError
 from pmlm.model import LanguageModel, ModelConfig
-from pmlm.model.checkpoint import CONFIG, WEIGHTS, empty_model, read_weights
+from pmlm.model.checkpoint import CONFIG, WEIGHTS, built, read_weights
 from pmlm.tokenizer import Tokenizer
 
 PICKLED = "pytorch_model.bin"
@@ -85,7 +85,7 @@ def refuse_settings(folder: Path, document: Mapping[str, Any], allowed: Mapping[
 
 def load_ours(folder: Path, config: ModelConfig, pairs: list[Pair], tensors: Mapping[str, Tensor]) -> LanguageModel:
     """The model with their weights; what is missing or has another shape is named as they name it."""
-    model = empty_model(config, folder)
+    model = built(folder, lambda: LanguageModel(config))
     state, problems = dict(model.state_dict()), []
     for pair in pairs:
         parts = [tensors.get(name) for name in pair.theirs]

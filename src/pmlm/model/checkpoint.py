@@ -174,19 +174,15 @@ def _model_config(
 
 def _with_weights(folder: Path, document: Mapping[str, Any], build: Callable[[], N]) -> Checkpoint[N]:
     tensors = read_weights(folder / WEIGHTS, document.get("weights_sha256"))
-    model = _built(folder, build)
+    model = built(folder, build)
     _check_tensors(folder, model, tensors)
     model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     model.eval()
     return Checkpoint(model, document.get("about", {}))
 
 
-def empty_model(config: ModelConfig, folder: Path) -> LanguageModel:
+def built(folder: Path, build: Callable[[], N]) -> N:
     """The network that a folder describes, before its weights."""
-    return _built(folder, lambda: LanguageModel(config))
-
-
-def _built(folder: Path, build: Callable[[], N]) -> N:
     try:
         return build()
     except (RuntimeError, MemoryError) as error:
