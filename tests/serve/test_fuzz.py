@@ -1,6 +1,6 @@
 """Schemathesis against the running server: whatever is sent, the answer is a documented one and never a 5xx."""
 
-import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +28,8 @@ def test_two_thousand_requests_get_documented_answers(served: Served, tmp_path: 
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=1500)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    answered = report.read_text().count('"status_code"')
-    assert answered >= CASES, f"only {answered} requests were sent"
-    assert not [line for line in report.read_text().splitlines() if json.loads(line) and '"status_code": 5' in line]
+    statuses = re.findall(r'"status_code":\s*(\d+)', report.read_text())
+    assert len(statuses) >= CASES, f"only {len(statuses)} requests were sent"
+    assert {"200", "422"} <= set(statuses)
+    assert not [status for status in statuses if status.startswith("5")]
     assert served.settled()

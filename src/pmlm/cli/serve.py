@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -83,12 +84,13 @@ def _listen(server: object, host: str, port: int, quiet: bool) -> None:
 
     assert isinstance(server, uvicorn.Server)
     try:
-        socket = server.config.bind_socket()
-    except SystemExit:
-        raise RunError(f"cannot listen on {host} port {port}: it is taken, or not allowed") from None
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=2048)  # before it is announced
+    except (OSError, OverflowError) as error:
+        raise RunError(f"cannot listen on {host} port {port}: {error}") from None
     if not quiet:
         name = f"[{host}]" if ":" in host else host
-        typer.echo(f"pmlm serves on http://{name}:{socket.getsockname()[1]} (Ctrl-C stops it)", err=True)
+        typer.echo(f"pmlm serves on http://{name}:{listening.getsockname()[1]} (Ctrl-C stops it)", err=True)
         sys.stderr.flush()
 
     def stop(*_: object) -> None:
@@ -96,8 +98,9 @@ def _listen(server: object, host: str, port: int, quiet: bool) -> None:
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        server.run(sockets=[socket])
+        server.run(sockets=[listening])
     finally:
+        listening.close()
         for number, handler in before.items():
             signal.signal(number, handler)
 

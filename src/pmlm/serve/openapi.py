@@ -24,7 +24,14 @@ EVENTS: dict[int | str, dict[str, Any]] = {
         "then one `done` (data: the document of /v1/generate) or one `error` (data: Problem).",
         "content": {
             "text/event-stream": {
-                "schema": {"type": "string"},
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "event": {"enum": ["draft", "step", "done", "error"]},
+                        "data": {"type": "string", "contentMediaType": "application/json"},
+                    },
+                    "required": ["event", "data"],
+                },
                 "example": 'event: step\ndata: {"text":0,"step":1,"of":8,"position":4,"token":" cat","logp":-0.7,'
                 '"sampled_logp":-0.7}\n\n',
             }
