@@ -100,7 +100,7 @@ class Writer:
             raise DataError("there is no template to fill")
         rules_of = self._rule_maker(settings)
         for template, seed in zip(templates, seeds, strict=True):
-            canvas = self._canvas(read_template(template), seed, settings, attempt)
+            canvas = self._canvas(read_template(template), seed, settings, rules_of, attempt)
             yield canvas, self._job(canvas, generator(seed, "decode", attempt), settings, rules_of(canvas))
 
     def _job(self, canvas: Canvas, rng: torch.Generator, settings: WriteSettings, rules: list[Rule]) -> Job:
@@ -177,7 +177,14 @@ class Writer:
             raise ConstraintError(CORNERED)
         return [found[i] for i in range(len(templates))]
 
-    def _canvas(self, template: Template, seed: int, settings: WriteSettings, attempt: int = 0) -> Canvas:
+    def _canvas(
+        self,
+        template: Template,
+        seed: int,
+        settings: WriteSettings,
+        rules_of: Callable[[Canvas], list[Rule]],
+        attempt: int = 0,
+    ) -> Canvas:
         if not template.blanks:
             raise TemplateError(NO_BLANK)
         if settings.visibility == "causal" and any(
@@ -192,6 +199,7 @@ class Writer:
                 settings.visibility,
                 PLAIN_WORD_LOGP if self.words is None else self.words.length_logp,
                 generator(seed, "lengths", attempt),
+                is_possible=lambda canvas: _is_possible(rules_of, canvas),
                 greedy=settings.sampling.temperature == 0,
             )
         if settings.must:
@@ -234,7 +242,10 @@ class Writer:
             row = (canvas.row.ids, canvas.row.maskable, canvas.role)
             rules: list[Rule] = []
             if limited := spans(canvas):
-                rules.append(self._possible(ChainRule(relation, limited, *row, self.ids_RV), "a blank's options"))
+                rule = ChainRule(relation, limited, *row, self.ids_RV)
+                if rule.first_impossible is not None:  # options that ask for words never seen come before whole words
+                    rule = ChainRule(None, limited, *row, self.ids_RV)
+                rules.append(self._possible(rule, "a blank's options"))
             if whole is not None:
                 everything = [Span(0, len(canvas.row.ids), whole)]
                 what = "the banned words, the words asked for or their number"
@@ -338,7 +349,7 @@ class Writer:
     ) -> list[list[dict[str, Any]]]:
         """For each hidden token the likeliest ids while all the others are hidden, in Hugging Face's words."""
         settings = WriteSettings(order=Order("l2r"), visibility=visibility, sampling=Sampling(temperature=0))
-        canvas = self._canvas(read_template(template), 0, settings)
+        canvas = self._canvas(read_template(template), 0, settings, self._rule_maker(settings))
         if visibility == "causal" and len(canvas.hidden) > 1:
             raise OrderError("a left-to-right model cannot guess at a token while one before it is hidden")
         batch = row_batch([canvas.row], self.tokenizer).to(self.model.device)
@@ -388,6 +399,14 @@ class Writer:
         is_alone = len(canvas.hidden) == 1
         sequence = canvas_text(canvas, ids, self.tokenizer) if is_alone else shown.removeprefix(" ")
         return {"score": score, "token": token, "token_str": self.tokenizer.show(token), "sequence": sequence}
+
+
+def _is_possible(rules_of: Callable[[Canvas], list[Rule]], canvas: Canvas) -> bool:
+    try:
+        rules_of(canvas)
+    except ConstraintError:
+        return False
+    return True
 
 
 def _first_blank(template: Template) -> int:

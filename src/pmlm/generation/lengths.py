@@ -8,7 +8,7 @@ there p(n) alone speaks. For words p(n) comes from the training text; for other 
 Shapes: B lengths, L slots.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -37,9 +37,13 @@ def choose_lengths(
     word_logp: Sequence[float],
     rng: torch.Generator,
     *,
+    is_possible: Callable[[Canvas], bool],
     greedy: bool = False,
 ) -> Template:
-    """The template with a number of tokens for every blank that leaves it open, chosen from left to right."""
+    """The template with a number of tokens for every blank that leaves it open, chosen from left to right.
+
+    `is_possible` says whether the options of a canvas's blanks can be had: lengths for which they cannot are left out.
+    """
     segments = [_shortest(segment) for segment in template.segments]
     for k, segment in enumerate(segments):
         original = template.segments[k]
@@ -47,6 +51,12 @@ def choose_lengths(
             continue
         canvases = _canvases(segments, k, original, tokenizer, model.config.max_length)
         scores = length_scores(canvases, k, model, tokenizer, visibility, word_logp if original.is_word else None)
+        if original.limits:
+            free = [replace(s, limits=()) if isinstance(s, Blank) and i != k else s for i, s in enumerate(segments)]
+            only = _canvases(free, k, original, tokenizer, model.config.max_length)
+            possible = torch.tensor([is_possible(canvas) for canvas in only])
+            if possible.any():
+                scores = scores.masked_fill(~possible, -torch.inf)
         best = int(scores.argmax()) if greedy else int(torch.multinomial(scores.softmax(0), 1, generator=rng))
         segments[k] = canvases[best].template.segments[k]
     return Template(tuple(segments))
