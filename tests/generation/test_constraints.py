@@ -107,8 +107,8 @@ def test_open_lengths_lie_within_their_bounds_and_are_the_model_s_choice() -> No
 def test_an_open_blank_is_as_long_as_its_options_need() -> None:
     long = "little squirrel hurried"  # three tokens
     for seed in range(4):
-        text = LM.fill(f"A [MASK:1-5|in={long}] and [MASK:1-9|in=xylophone] home.", seed=seed).text
-        assert text == f"A {long} and xylophone home."
+        text = LM.fill(f"A [MASK:1-5|in={long}] and [MASK:1-4|in=cats] home.", seed=seed).text
+        assert text == f"A {long} and cats home."
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def canvases(draw: st.DrawFn) -> Batch:
     return make_batch(rows, flags, pad_id=0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=100)
 @given(
     canvases(),
     st.sampled_from(list(MODELS)),
