@@ -22,12 +22,10 @@ from pmlm.masking import Masking, draw_hidden, text_ranks
 from pmlm.model import Inputs, ModelConfig, Slots, Visibility
 from pmlm.orders import Order, OrderKind, arrange, choose
 from pmlm.runtime import RowRandom
-from pmlm.visibility import causal_inputs, hidden_inputs, is_ordered, ordered_inputs
+from pmlm.visibility import NEVER, causal_inputs, hidden_inputs, is_ordered, ordered_inputs
 
 MAX_SLOTS = 16_384
 """How many slots one forward pass may hold, by default; memory grows with it."""
-NEVER = 1_000_000
-"""The rank of a slot that is never revealed."""
 
 
 class Conditionals(Protocol):

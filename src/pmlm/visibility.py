@@ -25,6 +25,9 @@ from torch import Tensor
 from pmlm.batch import Batch
 from pmlm.model import Inputs, Visibility
 
+NEVER = 1_000_000
+"""The rank of a slot that is never revealed."""
+
 
 def bidirectional_inputs(batch: Batch, seen_ids_BL: Tensor) -> Inputs:
     """`seen_ids_BL`: the ids as the network reads them, [MASK] (or another corruption) where hidden."""
@@ -88,7 +91,7 @@ def hidden_inputs(
         case "known-only":
             return known_only_inputs(batch, seen_BL, hidden_BL), 0
         case "order-causal" | "two-stream":
-            last_BL = torch.where(hidden_BL, batch.length + 1, rank_BL)
+            last_BL = torch.where(hidden_BL, NEVER, rank_BL)
             return ordered_inputs(batch, last_BL, visibility, mask_id), batch.length
         case "causal":
             return causal_inputs(batch, mask_id), 0

@@ -14,10 +14,10 @@ from pmlm.errors import ConfigError, DataError, OrderError, RunError, TemplateEr
 from pmlm.generation.canvas import Role, allowed_pieces
 from pmlm.generation.layouts import scatter
 from pmlm.generation.template import Blank, Given, parse_template, template_source
-from pmlm.likelihood import NEVER, order_logp
+from pmlm.likelihood import order_logp
 from pmlm.model import Slots
 from pmlm.runtime import generator
-from pmlm.visibility import bidirectional_inputs
+from pmlm.visibility import NEVER, bidirectional_inputs
 from test_lm import TOKENIZER, make_lm
 
 

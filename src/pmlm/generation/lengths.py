@@ -17,9 +17,10 @@ from pmlm.corpus.framing import row_batch
 from pmlm.errors import TemplateError
 from pmlm.generation.canvas import Canvas, make_canvas
 from pmlm.generation.template import Blank, Segment, Template
-from pmlm.likelihood import NEVER, order_logp
+from pmlm.likelihood import order_logp
 from pmlm.model import LanguageModel, Visibility
 from pmlm.tokenizer import Tokenizer
+from pmlm.visibility import NEVER
 
 NEAR = 6
 """How many given tokens on either side of a blank are scored."""
