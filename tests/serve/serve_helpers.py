@@ -31,7 +31,9 @@ class Served:
     def settled(self) -> bool:
         """Nothing is in flight; waited for, a while."""
         for _ in range(200):
-            if not self.service.num_waiting and not self.service.worker._tasks:
+            worker = self.service.worker
+            places_taken = sum(engine.num_lines for engine in worker._engines.values())
+            if not self.service.num_waiting and not worker._tasks and not places_taken:
                 return True
             time.sleep(0.05)
         return False

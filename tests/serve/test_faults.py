@@ -32,11 +32,11 @@ def raw_request(served: Served, path: str, **body: object) -> socket.socket:
 
 
 @pytest.mark.parametrize("path", ["/v1/generate", "/v1/generate/stream"])
-def test_a_client_that_goes_away_frees_its_place(served: Served, path: str) -> None:
+def test_a_client_that_goes_away_frees_its_place(served: Served, path: str, caplog: pytest.LogCaptureFixture) -> None:
     assert served.settled()
     before = served.service.metrics.value("pmlm_cancelled_total")
     connections = [raw_request(served, path, template=LONG, n=16, order="entropy") for _ in range(3)]
-    while served.service.num_waiting < 3:
+    while not served.service.metrics.value("pmlm_in_flight"):
         time.sleep(0.01)
     if path.endswith("stream"):
         assert connections[0].recv(100)
@@ -44,6 +44,7 @@ def test_a_client_that_goes_away_frees_its_place(served: Served, path: str) -> N
         connection.close()
     assert served.settled()
     assert served.service.metrics.value("pmlm_cancelled_total") == before + 3
+    assert [record for record in caplog.records if record.name == "pmlm.serve"] == []
     assert served.post("/v1/generate", template="A [MASK].", seed=1).status_code == 200
 
 
