@@ -157,7 +157,9 @@ def test_the_link_and_the_command_reproduce_the_text(
     page.click("text=Figure 1")
     finished(page)
     page.locator(".token:has(sub:text-is('2'))").click()
+    before = page.locator(".text").first.text_content()
     page.locator(".inspector li button:not(.chosen)").first.click()
+    playwright.expect(page.locator(".text").first).not_to_have_text(before or "", timeout=MINUTE)  # it has begun
     finished(page)
     text = copied(page, "text")
     assert shown(page).strip() == text
