@@ -1,6 +1,7 @@
 """The examples run, and show what they say."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -23,9 +24,7 @@ def example(name: str) -> ModuleType:
 def test_the_scattered_words_stand_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
     example("scattered_words").main(["--length", "40", "--seed", "3"])
     text = capsys.readouterr().out.splitlines()[-1]
-    at = -1
-    for word in ["THE", "QUICK", "BROWN", "FOX", "JUMPS", "OVER", "THE", "LAZY", "DOG"]:
-        at = text.index(word, at + 1)
+    assert re.search(".*".join(["THE", "QUICK", "BROWN", "FOX", "JUMPS", "OVER", "THE", "LAZY", "DOG"]), text), text
 
 
 def test_the_story_lies_between_its_sentences(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,3 +48,8 @@ def test_what_cannot_be_refined_is_refused() -> None:
     gpt = make_lm(visibilities=("causal",))
     with pytest.raises(OrderError, match="rewrite"):
         gpt.refine(gpt.fill("Tom [MASK:3]", order="l2r", seed=1))
+
+
+def test_what_was_written_first_may_be_refined_too() -> None:
+    filled = LM.fill("Tom [MASK:4]", seed=1, written=[(1, " is")])
+    assert LM.refine(filled, passes=1, seed=1, written=[(1, " is")]).text.startswith("Tom ")

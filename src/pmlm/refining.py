@@ -72,7 +72,7 @@ def _rewrite(
     hidden = set(slots)
     row = replace(canvas.row, ids=tuple(ids), maskable=tuple(s in hidden for s in range(len(ids))))
     order = settings.order if settings.order.kind != "list" else replace(settings.order, kind="random", positions=())
-    turns = writer.turns([replace(canvas, row=row)], [rng], replace(settings, order=order))
+    turns = writer.turns([replace(canvas, row=row)], [rng], replace(settings, order=order, written=()))
     new = list(ids)
     for turn in turns:
         for reveal in turn:

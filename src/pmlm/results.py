@@ -121,10 +121,9 @@ class Filled:
         return tokens_html(self.tokens, self.order, self.logp)
 
 
-def filled_document(results: Sequence[Filled]) -> dict[str, Any]:
+def filled_document(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What is printed and sent: one text's document, or the documents of several."""
-    documents = [result.to_dict() for result in results]
-    return documents[0] if len(documents) == 1 else {"results": documents}
+    return documents[0] if len(documents) == 1 else {"results": list(documents)}
 
 
 @dataclass(frozen=True)

@@ -226,15 +226,15 @@ class Writer:
         pieces = self.tokenizer.running_bytes
         wish = text_automaton(settings.ban, settings.num_words)
         whole = None if wish is None else over_pieces(wish, pieces)
-        of_blank: dict[Blank, TokenAutomaton] = {}
+        of_blank: dict[tuple[bool | None, tuple[tuple[str, str], ...]], TokenAutomaton] = {}
 
         def spans(canvas: Canvas) -> list[Span]:
             found = []
             for segment, (start, end) in zip(canvas.template.segments, canvas.spans, strict=True):
-                if isinstance(segment, Blank) and (automaton := blank_automaton(segment)) is not None:
-                    key = replace(segment, num_tokens=None)
+                if isinstance(segment, Blank) and segment.limits:
+                    key = (segment.starts_word, segment.limits)
                     if key not in of_blank:
-                        of_blank[key] = over_pieces(automaton, pieces)
+                        of_blank[key] = over_pieces(blank_automaton(*key), pieces)
                     found.append(Span(start, end, of_blank[key]))
             return found
 
@@ -337,11 +337,9 @@ class Writer:
             logp_V = hidden_logp(
                 self.model, replace(batch, ids_BL=ids_BL), hidden_BL, rank_BL, settings.visibility, at
             )[0].cpu()
-        allowed_V = job.allowed.at(at)[0].cpu()
-        best = logp_V.masked_fill(~allowed_V, -torch.inf).topk(min(count, int(allowed_V.sum())))
         return [
             {"score": float(logp_V[i].exp()), "token": i, "token_str": self.tokenizer.show(i)}
-            for i in best.indices.tolist()
+            for i in _likeliest(logp_V, job.allowed.at(at)[0].cpu(), count)
         ]
 
     def fill_mask(
@@ -372,9 +370,7 @@ class Writer:
     ) -> list[int]:
         if wanted is not None:
             return sorted(wanted, key=lambda i: -float(logp_V[i]))[:top_k]
-        allowed_V = torch.from_numpy(self.ids_RV[canvas.role[slot]])
-        best = logp_V.masked_fill(~allowed_V, -torch.inf).topk(min(top_k, int(allowed_V.sum())))
-        return [int(i) for i in best.indices]
+        return _likeliest(logp_V, torch.from_numpy(self.ids_RV[canvas.role[slot]]), top_k)
 
     def _target_ids(self, targets: Sequence[str]) -> list[int]:
         ids = []
@@ -399,6 +395,11 @@ class Writer:
         is_alone = len(canvas.hidden) == 1
         sequence = canvas_text(canvas, ids, self.tokenizer) if is_alone else shown.removeprefix(" ")
         return {"score": score, "token": token, "token_str": self.tokenizer.show(token), "sequence": sequence}
+
+
+def _likeliest(logp_V: torch.Tensor, allowed_V: torch.Tensor, count: int) -> list[int]:
+    best = logp_V.masked_fill(~allowed_V, -torch.inf).topk(min(count, int(allowed_V.sum())))
+    return [int(i) for i in best.indices]
 
 
 def _is_possible(rules_of: Callable[[Canvas], list[Rule]], canvas: Canvas) -> bool:

@@ -72,6 +72,8 @@ def test_the_trace_shows_every_state(capsys: Capture) -> None:
         (["generate", "--words", "a b", "--length", "900"], "reads 128"),
         (["generate", "[MASK]", "--json", "--jsonl"], "--json"),
         (["generate", "[MASK]", "--interactive"], "give none"),
+        (["generate", "[MASK]", "--trace", "--json"], "--trace"),
+        (["generate", "[MASK]", "--passes", "2"], "--refine"),
         (["generate", "[MASK]", "--ban", "two words"], "one word"),
         (["generate", "[MASK]", "--temperature", "-1"], "temperature"),
         (["generate", "[MASK]", "--visibility", "causal"], "not trained for"),

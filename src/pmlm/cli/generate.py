@@ -41,7 +41,7 @@ class Asked:
     seed: int | None
     options: FillOptions
     refine: str | None
-    passes: int
+    passes: int | None
     trace: bool
     json: bool
     jsonl: bool
@@ -87,7 +87,7 @@ def generate(
     refine: Annotated[
         str | None, typer.Option("--refine", help="Rewrite what was written: mask-predict or gibbs.")
     ] = None,
-    passes: Annotated[int, typer.Option("--passes", help="How often, for --refine.")] = 4,
+    passes: Annotated[int | None, typer.Option("--passes", help="How often, for --refine. Without it: 4.")] = None,
     written: Annotated[
         str | None,
         typer.Option("--written", help="Tokens that come first, as JSON: '[[5, \" cat\"]]'.", metavar="JSON"),
@@ -107,6 +107,10 @@ def generate(
         raise ConfigError(f"--num must be at least 1, got {num}")
     if json and (jsonl or interactive):
         raise ConfigError("--json prints one document: it goes neither with --jsonl nor with --interactive")
+    if trace and (json or jsonl):
+        raise ConfigError("--trace prints states for a person: it goes neither with --json nor with --jsonl")
+    if passes is not None and refine is None:
+        raise ConfigError("--passes goes with --refine")
     if (words is None) != (length is None):
         raise ConfigError("--words and --length go together")
     if words is not None and (template is not None or interactive):
@@ -154,6 +158,7 @@ def _read_written(written: str | None) -> list[tuple[int, str]]:
 
 
 def _answer(lm: LM, asked: Asked) -> None:
+    from pmlm.results import filled_document
     from pmlm.runtime import draw_seed
 
     first = draw_seed() if asked.seed is None else asked.seed
@@ -162,7 +167,7 @@ def _answer(lm: LM, asked: Asked) -> None:
     refined = [_refine(lm, asked, result) for result in results]
     documents = [result.to_dict() | more for result, more in zip(results, refined, strict=True)]
     if asked.json:
-        print_json(documents[0] if asked.num == 1 else {"results": documents})
+        print_json(filled_document(documents))
         return
     for result, document, more in zip(results, documents, refined, strict=True):
         if asked.jsonl:
@@ -182,7 +187,7 @@ def _refine(lm: LM, asked: Asked, result: Filled) -> dict[str, Any]:
     refined = lm.refine(
         result,
         method=asked.refine,  # type: ignore[arg-type]
-        passes=asked.passes,
+        passes=4 if asked.passes is None else asked.passes,
         seed=result.seed,
         **asked.options,
     )

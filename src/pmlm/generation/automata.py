@@ -3,7 +3,7 @@
 A `ByteAutomaton` reads a text byte by byte; `over_pieces` turns it into one that reads a piece at a time, for
 constraints inside decoding (pmlm.generation.rules). State 0 is where a text is refused for good.
 
-Shapes: Q states, V vocabulary, R roles.
+Shapes: Q states, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -42,14 +42,6 @@ class TokenAutomaton:
     @property
     def num_states(self) -> int:
         return len(self.accepts_Q)
-
-    def reach(self, ids_RV: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """[R, Q, Q] whether some piece of a role leads from one state to another."""
-        reach = np.zeros((len(ids_RV), self.num_states, self.num_states), dtype=bool)
-        for role, ids_V in enumerate(ids_RV):
-            for q in range(self.num_states):
-                reach[role, q, self.next_QV[q, ids_V]] = True
-        return reach
 
 
 def over_pieces(automaton: ByteAutomaton, pieces: Sequence[bytes]) -> TokenAutomaton:

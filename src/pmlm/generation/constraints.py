@@ -10,18 +10,15 @@ from functools import reduce
 from pmlm.errors import TemplateError
 from pmlm.generation.automata import ByteAutomaton, exactly_words, intersection, without_words
 from pmlm.generation.regex import compile_regex
-from pmlm.generation.template import Blank
 
 _ANYTHING = "(.|\n)*"
 _SPACE = {True: " ", False: "", None: " ?"}
 
 
-def blank_automaton(blank: Blank) -> ByteAutomaton | None:
-    """What the text at a blank must look like; None where it is free."""
-    if not blank.limits:
-        return None
-    lead = _SPACE[blank.starts_word]
-    return reduce(intersection, [compile_regex(f"{lead}({_expression(*limit)})") for limit in blank.limits])
+def blank_automaton(starts_word: bool | None, limits: Sequence[tuple[str, str]]) -> ByteAutomaton:
+    """What the text at a blank with such limits (at least one) must look like."""
+    lead = _SPACE[starts_word]
+    return reduce(intersection, [compile_regex(f"{lead}({_expression(*limit)})") for limit in limits])
 
 
 def _expression(name: str, value: str) -> str:
