@@ -80,6 +80,24 @@ def test_transformer_xl_attention_is_dais(streams: int, run: int) -> None:
         assert torch.allclose(got, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("scheme", ["absolute", "rotary", "relative", "transformer-xl"])
+def test_tokens_and_queries_apart_are_the_row_as_one(scheme: str) -> None:
+    """The two-stream layout leaves out work, not terms: outputs and gradients are those of full attention."""
+    attention = tiny_model(positions=scheme).backbone.layers[0].attention
+    positions = torch.arange(7).repeat(2)[None].expand(2, -1)
+    visible = random_visible(2, 7)
+    visible[0, 8, 8] = False  # a query that does not see itself, as XLNet's
+    visible[0, 8, 0] = True
+    results = []
+    for streams in (2, 0):
+        x = torch.randn(2, 14, 32, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        out = attention(x, Scene(Geometry(positions, positions, streams), visible, None))
+        weights = torch.arange(out.numel()).view_as(out).cos()
+        results.append((out, *torch.autograd.grad((out * weights).sum(), [x, attention.qkv.weight])))
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, atol=1e-4)
+
+
 def test_layouts_have_equal_gradients() -> None:
     tables = RelativeTables(3, 8, learned=True)
     torch.nn.init.normal_(tables.keys)

@@ -53,42 +53,48 @@ class Attention(nn.Module):
         return self.attend(q, k, v, scene).transpose(1, 2).flatten(2)
 
     def attend(self, q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, scene: Scene) -> Tensor:
-        visible = None if scene.visible_BQK is None else scene.visible_BQK[:, None]
+        if scene.geometry.streams == 2 and scene.visible_BQK is not None:
+            return self._attend_two_streams(q_BHQE, k_BHKE, v_BHKE, scene, scene.visible_BQK)
+        return self._attend_one(q_BHQE, k_BHKE, v_BHKE, scene.visible_BQK, scene.geometry)
+
+    def _attend_one(
+        self, q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, visible_BQK: Tensor | None, geometry: Geometry
+    ) -> Tensor:
+        visible = None if visible_BQK is None else visible_BQK[:, None]
         dropout = self.dropout if self.training else 0.0
         if self.tables is None:
             return F.scaled_dot_product_attention(
                 q_BHQE, k_BHKE, v_BHKE, attn_mask=visible, dropout_p=dropout, scale=self.scale
             )
         q_BHQE = q_BHQE * self.scale
-        if scene.geometry.streams == 2:
-            return self._attend_two_streams(q_BHQE, k_BHKE, v_BHKE, scene, dropout)
-        scores = self.tables.meet(q_BHQE) @ k_BHKE.mT + self.tables.scores(q_BHQE, scene.geometry)
+        scores = self.tables.meet(q_BHQE) @ k_BHKE.mT + self.tables.scores(q_BHQE, geometry)
         if visible is not None:
             scores = scores.masked_fill(~visible, -torch.inf)
         p_BHQK = F.dropout(scores.softmax(-1), dropout, training=self.training)
-        return p_BHQK @ v_BHKE + self.tables.mix(p_BHQK, scene.geometry)
+        return p_BHQK @ v_BHKE + self.tables.mix(p_BHQK, geometry)
 
-    def _attend_two_streams(self, q: Tensor, k: Tensor, v: Tensor, scene: Scene, dropout: float) -> Tensor:
-        """Relative attention of tokens and queries: both look at the tokens, a query also at itself.
+    def _attend_two_streams(self, q: Tensor, k: Tensor, v: Tensor, scene: Scene, visible_BQK: Tensor) -> Tensor:
+        """Tokens and queries: both look at the tokens, a query also at itself.
 
         Half the work of treating the row as one: no score of a query as a key is ever made but its own.
         """
-        assert self.tables is not None
-        assert scene.visible_BQK is not None
         n = q.shape[2] // 2
         geometry = scene.geometry._replace(streams=1)
-        outputs = []
-        for stream in (slice(0, n), slice(n, 2 * n)):
-            seen = scene.visible_BQK[:, None, stream, :n]
-            met = self.tables.meet(q[:, :, stream])
-            scores = met @ k[:, :, :n].mT + self.tables.scores(q[:, :, stream], geometry)
-            scores = scores.masked_fill(~seen, -torch.inf)
-            if stream.start:
-                itself = (met * k[:, :, n:]).sum(-1, keepdim=True) + self.tables.scores_itself(q[:, :, stream])
-                sees_itself = scene.visible_BQK[:, n:, n:].diagonal(dim1=1, dim2=2)[:, None, :, None]
-                scores = torch.cat([scores, itself.masked_fill(~sees_itself, -torch.inf)], dim=-1)
-            p = F.dropout(scores.softmax(-1), dropout, training=self.training)
-            tokens, rest = p[..., :n], p[..., n:]
-            out = tokens @ v[:, :, :n] + self.tables.mix(tokens, geometry)
-            outputs.append(out + rest * v[:, :, n:] + self.tables.mix_itself(rest) if stream.start else out)
-        return torch.cat(outputs, dim=2)
+        k_token, v_token, k_query, v_query = k[:, :, :n], v[:, :, :n], k[:, :, n:], v[:, :, n:]
+        tokens = self._attend_one(q[:, :, :n], k_token, v_token, visible_BQK[:, :n, :n], geometry)
+
+        q = q[:, :, n:] * self.scale
+        met = q if self.tables is None else self.tables.meet(q)
+        scores, itself = met @ k_token.mT, (met * k_query).sum(-1, keepdim=True)
+        if self.tables is not None:
+            scores = scores + self.tables.scores(q, geometry)
+            itself = itself + self.tables.scores_itself(q)
+        sees_itself = visible_BQK[:, n:, n:].diagonal(dim1=1, dim2=2)[..., None]
+        visible = torch.cat([visible_BQK[:, n:, :n], sees_itself], dim=-1)[:, None]
+        scores = torch.cat([scores, itself], dim=-1).masked_fill(~visible, -torch.inf)
+        p = F.dropout(scores.softmax(-1), self.dropout, training=self.training)
+        p_token, p_query = p[..., :n], p[..., n:]
+        queries = p_token @ v_token + p_query * v_query
+        if self.tables is not None:
+            queries = queries + self.tables.mix(p_token, geometry) + self.tables.mix_itself(p_query)
+        return torch.cat([tokens, queries], dim=2)
