@@ -1,6 +1,7 @@
 """Training runs: micro-batches, resuming bit for bit, checkpoints that survive, divergence, export."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,19 @@ def losses(events: list[Event]) -> list[float]:
 
 def weights(run: Run) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in run.model.named_parameters()}
+
+
+def test_loading_costs_under_two_percent_of_a_step_of_laptop_size(corpus: Corpus, tmp_path: Path) -> None:
+    """In processor time, so that a busy machine does not matter; planning an epoch is part of it."""
+    laptop = {"num_layers": 6, "width": 256, "num_heads": 4, "ff_width": 1024, "max_length": 128}
+    run = make_run(corpus, tmp_path, batch_rows=16, num_steps=2, model=laptop, rows={"length": 128})
+    began = time.process_time()
+    list(run.trainer.run())
+    step = (time.process_time() - began) / 2
+    began = time.process_time()
+    for _ in range(50):
+        run.job.stream.build(run.job.stream.take(16))
+    assert (time.process_time() - began) / 50 < 0.02 * step
 
 
 def test_micro_batches_do_not_change_the_run(corpus: Corpus, tmp_path: Path) -> None:
