@@ -45,6 +45,8 @@ def mix(*members: tuple[dict, float, float]) -> list[dict]:
 ARMS: dict[str, dict] = {
     "u-pmlm": {"members": [PMLM]},
     "mix-given-85-50": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5))},
+    "mix-given-85-50-16-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5)), "set": ["batch_rows=16"]},
+    "mix-given-85-50-8-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5)), "set": ["batch_rows=8"]},
     "aplm": {"members": [APLM]},
     "u-pmlm-16-rows": {"members": [PMLM], "set": ["batch_rows=16"]},
     "u-pmlm-known-only": {"members": [{"objective": {"kind": "pmlm", "visibility": "known-only"}}]},

@@ -18,6 +18,7 @@ LAYERS = [
     {"interop"},
     {"training", "serve", "hf"},
     {"nlu", "bench"},
+    {"compare"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -1,6 +1,8 @@
 """Curves of training runs, drawn from their metrics.jsonl."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +52,9 @@ def smooth(values: list[float], window: int) -> list[float]:
     return out
 
 
-def draw_curves(curves: list[Curves], path: Path) -> None:
-    """Training loss and held-out bits per byte against tokens, to .png or .svg."""
+@contextmanager
+def open_plot(path: Path, columns: int = 1) -> Iterator[Any]:
+    """Axes side by side, drawn to .png or .svg when done; the same drawing gives the same file."""
     if path.suffix not in (".png", ".svg"):
         raise ConfigError(f"a plot is written as .png or .svg, not {path.suffix or path.name!r}")
     try:
@@ -61,23 +64,30 @@ def draw_curves(curves: list[Curves], path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for run in curves:
-        window = max(1, len(run.loss) // 50)
-        (line,) = left.plot(run.tokens, smooth(run.loss, window), label=run.name)
-        for style, (visibility, points) in zip(("-", "--", ":"), run.heldout.items(), strict=False):
-            right.plot(
-                *zip(*points, strict=True), style, marker=".", color=line.get_color(), label=f"{run.name}, {visibility}"
-            )
-    left.set(title="training loss", xlabel="tokens", ylabel="nats per token")
-    right.set(title="held out, order-averaged", xlabel="tokens", ylabel="bits per byte")
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8)
-    try:
-        figure.savefig(path, dpi=130)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        plt.close(figure)
+    with mpl.rc_context({"svg.hashsalt": "pmlm"}):
+        figure, axes = plt.subplots(1, columns, figsize=(5.5 * columns, 4.2), layout="constrained")
+        try:
+            yield axes
+            for part in figure.axes:
+                part.grid(alpha=0.3)
+            figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+        except OSError as error:
+            raise DataError(f"cannot write {path}: {error.strerror}") from None
+        finally:
+            plt.close(figure)
+
+
+def draw_curves(curves: list[Curves], path: Path) -> None:
+    """Training loss and held-out bits per byte against tokens, to .png or .svg."""
+    with open_plot(path, 2) as (left, right):
+        for run in curves:
+            window = max(1, len(run.loss) // 50)
+            (line,) = left.plot(run.tokens, smooth(run.loss, window), label=run.name)
+            for style, (visibility, points) in zip(("-", "--", ":"), run.heldout.items(), strict=False):
+                label = f"{run.name}, {visibility}"
+                right.plot(*zip(*points, strict=True), style, marker=".", color=line.get_color(), label=label)
+        left.set(title="training loss", xlabel="tokens", ylabel="nats per token")
+        right.set(title="held out, order-averaged", xlabel="tokens", ylabel="bits per byte")
+        for axes in (left, right):
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize=8)

@@ -18,6 +18,7 @@ from pmlm.cli import (
     answer,
     bench,
     classify,
+    compare,
     convert,
     evaluate,
     finetune,
@@ -49,6 +50,7 @@ app.command("info")(info.info)
 app.command("prepare")(prepare.prepare)
 app.command("train")(train.train)
 app.command("plot")(plot.plot)
+app.command("compare")(compare.compare)
 app.command("classify")(classify.classify)
 app.command("answer")(answer.answer)
 app.add_typer(finetune.app, name="finetune")

@@ -5,7 +5,7 @@ never told of an edge that is not there.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pmlm.batch import Batch, make_batch
 from pmlm.tokenizer import Piece, Tokenizer
@@ -22,7 +22,7 @@ class Row:
 
     @property
     def num_tokens(self) -> int:
-        """Content tokens, markers not counted."""
+        """What may be hidden: the content tokens, and what else is predicted like them."""
         return sum(self.maskable)
 
 
@@ -42,6 +42,17 @@ def frame(
     end = [tokenizer.end_id] if at_end else []
     maskable = [False] * len(start) + flags + [False] * len(end)
     return Row((*start, *ids, *end), tuple(maskable), num_bytes, document)
+
+
+def end_predicted(row: Row) -> Row:
+    """The row with its end marker among what is predicted."""
+    return replace(row, maskable=(*row.maskable[:-1], True))
+
+
+def padding_as_text(row: Row, tokenizer: Tokenizer, length: int, *, predicted: bool) -> Row:
+    """The row with padding up to `length` that is part of the text: given, or predicted like it."""
+    room = length - len(row.ids)
+    return replace(row, ids=(*row.ids, *[tokenizer.pad_id] * room), maskable=(*row.maskable, *[predicted] * room))
 
 
 def windows(text: str, tokenizer: Tokenizer, context: int, document: int = 0) -> list[Row]:

@@ -36,8 +36,11 @@ class RowSettings:
     """The share of documents cut at sentence ends into pieces of random length: people's canvases are short."""
     shortest: int = 8
     """The fewest slots such a piece aims at."""
-    packing: Literal["packed", "padded"] = "packed"
-    """Short pieces side by side in one row, unseen by each other, or each in a row of its own with padding."""
+    packing: Literal["packed", "padded", "padding-seen", "padding-predicted"] = "packed"
+    """Short pieces side by side in one row, unseen by each other, or each in a row of its own with padding that nobody
+    sees. The others are for study: padding that is part of the text, never hidden, or hidden and predicted like it."""
+    predict_end: bool = False
+    """The end marker is a token to predict like any other, so that a left-to-right model says where a text ends."""
     block_shards: int = 4
     """How many shards are shuffled together."""
 
@@ -52,6 +55,10 @@ class RowSettings:
     @property
     def max_texts(self) -> int:
         return MAX_TEXTS if self.packing == "packed" else 1
+
+    @property
+    def padding_is_text(self) -> bool:
+        return self.packing in ("padding-seen", "padding-predicted")
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,11 @@ class RowStream:
                 size = piece.stop - piece.start
                 ids[b, at : at + size] = self._open(piece.shard)[0][piece.start : piece.stop]
                 maskable[b, at : at + size] = True
+                maskable[b, end - 1] |= piece.at_end and self.settings.predict_end
                 at = end
+            if self.settings.padding_is_text:
+                group[b, at:] = 0
+                maskable[b, at:] = self.settings.packing == "padding-predicted"
         ids_BL = torch.from_numpy(ids)
         return Batch(
             ids_BL,
@@ -208,7 +219,7 @@ class _Filler:
             self.open.append(piece)
             self.room -= piece.slots
             at = piece.stop
-            if self.settings.packing == "padded":
+            if self.settings.packing != "packed":
                 self._close()
         self._flush_if_full()
 

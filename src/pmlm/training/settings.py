@@ -69,11 +69,13 @@ class TrainSettings:
 def model_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig:
     """The network for a vocabulary."""
     shape = {f.name: getattr(settings.model, f.name) for f in fields(ModelShape)}
+    predicted = {tokenizer.end_id} if settings.rows.predict_end else set()
+    predicted |= {tokenizer.pad_id} if settings.rows.packing == "padding-predicted" else set()
     return ModelConfig(
         **shape,
         vocab_size=tokenizer.vocab_size,
         mask_id=tokenizer.mask_id,
-        forbidden_ids=tokenizer.forbidden_ids,
+        forbidden_ids=tuple(i for i in tokenizer.forbidden_ids if i not in predicted),
         visibilities=settings.objective.trained_visibilities(),
     )
 

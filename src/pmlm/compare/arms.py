@@ -1,0 +1,39 @@
+"""The models that are compared. They differ in objective and positions, and in nothing else."""
+
+from dataclasses import dataclass, replace
+
+from pmlm.masking import Prior
+from pmlm.model.config import Positions
+from pmlm.objectives import APLM, BERT, GPT, U_PMLM, XLNET, Member, Mixture, Objective
+
+
+@dataclass(frozen=True)
+class Arm:
+    title: str
+    positions: Positions
+    objectives: tuple[Objective, ...]
+    predict_end: bool = False
+    """A left-to-right model says where a text ends; the others are told."""
+
+    @property
+    def mixture(self) -> Mixture:
+        return Mixture(members=tuple(Member(objective=o) for o in self.objectives))
+
+
+def _masked(objective: Objective, **masking: object) -> Objective:
+    return replace(objective, masking=replace(objective.masking, **masking))  # type: ignore[arg-type]
+
+
+ARMS: dict[str, Arm] = {
+    "bert-a": Arm("BERT", "absolute", (BERT,)),
+    "gpt-a": Arm("GPT", "absolute", (GPT,), predict_end=True),
+    "u-pmlm-a": Arm("u-PMLM-A", "absolute", (U_PMLM,)),
+    "u-pmlm-r": Arm("u-PMLM-R", "relative", (U_PMLM,)),
+    "xlnet": Arm("XLNet", "transformer-xl", (XLNET,)),
+    "aplm-a": Arm("APLM-A", "absolute", (APLM,)),
+    "aplm-r": Arm("APLM-R", "relative", (APLM,)),
+    "both-r": Arm("u-PMLM + APLM, R", "relative", (U_PMLM, APLM)),
+    "bert-a-80-10-10": Arm("BERT, 80-10-10", "absolute", (_masked(BERT, corruption="80-10-10"),)),
+    "prior-half": Arm("prior uniform [0, 0.5]", "absolute", (_masked(U_PMLM, prior=Prior(high=0.5)),)),
+    "prior-beta": Arm("prior Beta(2, 2)", "absolute", (_masked(U_PMLM, prior=Prior(kind="beta", a=2.0, b=2.0)),)),
+}

@@ -1,0 +1,113 @@
+"""The settings of a comparison: one TOML file per scale says what all models share."""
+
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+from pmlm.compare.arms import ARMS
+from pmlm.config import from_dict, load_toml, with_overrides
+from pmlm.errors import ConfigError
+from pmlm.nlu.settings import FinetuneSettings
+from pmlm.training.optim import OptimSettings
+from pmlm.training.settings import TrainSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Files below the data folder."""
+
+    pretrain: tuple[str, ...]
+    drop: str = ""
+    """A list of documents to leave out of pretraining."""
+    wikitext_train: str
+    wikitext_test: str
+    lm1b: str
+    """Sentences, one a line: the first `lm1b_train` to fine-tune on, the rest to measure."""
+    lm1b_train: int = 10_000
+    glue: str = ""
+    """The GLUE folder for the probes; empty: no probes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """How much is measured."""
+
+    context: int = 128
+    """WikiText: slots of a window."""
+    sentence_context: int = 50
+    """LM1B: slots of a sentence, markers included; longer ones are left out, and their share is said."""
+    exact: int = 64
+    """Windows and sentences for exact figures, drawn at random."""
+    bound: int | None = None
+    """Windows for the bound; without it, all."""
+    importance_windows: int = 16
+    importance_orders: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareSettings:
+    scale: str
+    about: str = ""
+    sources: Sources
+    vocab_size: int = 8192
+    heldout: float = 0.005
+    tokens: int
+    """Pretraining of each model."""
+    tune_tokens: int
+    """Fine-tuning on each corpus."""
+    models: tuple[str, ...]
+    priors: tuple[str, ...] = ()
+    """Models that differ in the prior alone; compared among themselves and by probes."""
+    probes: tuple[str, ...] = ("SST-2", "CoLA")
+    seeds: tuple[int, ...] = (1,)
+    more_seeds: tuple[int, ...] = ()
+    """Further seeds of the models in `seeded`."""
+    seeded: tuple[str, ...] = ("gpt-a", "u-pmlm-a")
+    padding: tuple[str, ...] = ("packed", "padded", "padding-seen", "padding-predicted")
+    sample_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    train: TrainSettings
+    """Shape, rows, optimizer: what all models share. Objective and positions are each model's own."""
+    tune: OptimSettings = field(default_factory=OptimSettings)
+    probe: FinetuneSettings = field(default_factory=lambda: FinetuneSettings(frozen=True))
+    measure: Measure = field(default_factory=Measure)
+
+    def __post_init__(self) -> None:
+        for name in (*self.models, *self.priors, *self.seeded):
+            if name not in ARMS:
+                raise ConfigError(f"no model {name!r} to compare. Known: {', '.join(ARMS)}")
+        if not self.models or not self.seeds:
+            raise ConfigError("a comparison needs at least one model and one seed")
+        if min(self.tokens, self.tune_tokens, self.sources.lm1b_train) < 1:
+            raise ConfigError("tokens, tune_tokens and sources.lm1b_train must be at least 1")
+        longest = max(self.measure.context, self.measure.sentence_context)
+        if longest > self.train.model.max_length:
+            raise ConfigError(f"measured windows of {longest} slots are longer than model.max_length")
+
+    def pretrained(self) -> list[tuple[str, int]]:
+        """Every (model, seed) that is pretrained, the tables' rows first."""
+        plain = [(name, seed) for seed in self.seeds for name in (*self.models, *self.priors)]
+        again = [(name, seed) for seed in self.more_seeds for name in self.seeded if name in self.models]
+        return list(dict.fromkeys(plain + again))
+
+    def tabulated(self) -> list[tuple[str, int]]:
+        """Every (model, seed) whose perplexity is in the tables."""
+        return [(name, seed) for name, seed in self.pretrained() if name in self.models]
+
+
+def scale_names() -> list[str]:
+    folder = resources.files("pmlm.compare") / "scales"
+    return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
+
+
+def load_compare_settings(scale: str, overrides: list[str]) -> CompareSettings:
+    """A scale by name, or a TOML file by path, with overrides."""
+    path = Path(scale)
+    if path.suffix == ".toml":
+        data = load_toml(path)
+    elif scale in scale_names():
+        data = load_toml(Path(str(resources.files("pmlm.compare") / "scales" / f"{scale}.toml")))
+    else:
+        raise ConfigError(f"no scale {scale!r}. Known: {', '.join(scale_names())}; or give a .toml file.")
+    data.setdefault("scale", path.stem)
+    data.setdefault("train", {}).setdefault("name", data["scale"])
+    return from_dict(CompareSettings, with_overrides(data, overrides))

@@ -1,0 +1,267 @@
+"""Results -> Markdown: the same JSON gives the same bytes."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pmlm.compare.arms import ARMS
+from pmlm.compare.records import Record, read_record
+from pmlm.errors import DataError
+
+PAPER: dict[str, dict[str, tuple[float | None, float | None]]] = {
+    "wikitext": {
+        "bert-a": (23.12, 25.54),
+        "gpt-a": (21.23, None),
+        "u-pmlm-r": (19.58, 21.51),
+        "u-pmlm-a": (19.32, 21.30),
+    },
+    "lm1b": {
+        "bert-a": (140.67, 56.97),
+        "gpt-a": (24.25, None),
+        "u-pmlm-r": (35.24, 38.45),
+        "u-pmlm-a": (49.32, 42.46),
+    },
+}
+"""Perplexity, sequential and random, of Liao et al. (2020), tables 2 and 3."""
+
+Place = tuple[str, str]
+"""A model and an order."""
+
+CLAIMS: list[tuple[str, Place, Place, float | None]] = [
+    ("u-PMLM-A is below BERT, sequential", ("u-pmlm-a", "l2r"), ("bert-a", "l2r"), None),
+    ("u-PMLM-A is below BERT, random", ("u-pmlm-a", "random"), ("bert-a", "random"), None),
+    ("random is within 10 % of sequential, u-PMLM-A", ("u-pmlm-a", "random"), ("u-pmlm-a", "l2r"), 0.1),
+    ("random is within 10 % of sequential, u-PMLM-R", ("u-pmlm-r", "random"), ("u-pmlm-r", "l2r"), 0.1),
+    ("A and R are within 5 % of each other, sequential", ("u-pmlm-a", "l2r"), ("u-pmlm-r", "l2r"), 0.05),
+]
+"""What the paper claims of perplexity on WikiText-103: the first below the second, or within a share of it."""
+
+Results = dict[str, list[Record]]
+
+
+def read_results(out: Path) -> Results:
+    stages = ("pretrain", "perplexity", "tuned", "padding", "samples", "probes")
+    found = {stage: [read_record(path) for path in sorted((out / stage).glob("*.json"))] for stage in stages}
+    if not any(found.values()):
+        raise DataError(f"{out} holds no results yet")
+    return found
+
+
+def report(results: Results, scale: str) -> str:
+    """Everything that the results say, as one Markdown document."""
+    parts = [
+        f"# Comparison, {scale} scale",
+        f"Made by `pmlm compare --scale {scale} --stage tables` from the JSON files beside this one.",
+        *_section("Models", training_table(results)),
+        *_section("WikiText-103 test", wikitext_table(results)),
+        *_section("One Billion Words, held-out sentences", lm1b_table(results)),
+        *_section("Padding", padding_table(results)),
+        *_section("Prior of the masking ratio", prior_table(results)),
+        *_section("Bounds over orders", importance_table(results)),
+        *_section("Equal time", time_table(results)),
+        *_section("What the paper claims", checks_table(results)),
+        *_section("Samples", samples_text(results)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(title: str, body: str) -> list[str]:
+    return [f"## {title}", body] if body else []
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(row) for row in rows]
+    if not lines:
+        return ""
+    return "\n".join(
+        ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+        + ["| " + " | ".join(row) + " |" for row in lines]
+    )
+
+
+def in_order(records: Iterable[Record]) -> list[Record]:
+    places = {name: i for i, name in enumerate(ARMS)}
+    return sorted(records, key=lambda r: (places[r["model"]], r["seed"]))
+
+
+def _titles(record: Record, visibility: str, figures: dict[str, Any]) -> str:
+    """The model, and which of its visibilities where it has several."""
+    several = sum(isinstance(value, dict) for value in figures.values()) > 1
+    return record["title"] + (f", {visibility}" if several else "")
+
+
+def _ppl(figure: dict[str, Any] | None) -> str:
+    return "–" if figure is None else f"{figure['perplexity']:.1f} ± {figure['perplexity_stderr'] or 0:.1f}"
+
+
+def _bits(figure: dict[str, Any] | None) -> str:
+    return "–" if figure is None or figure["bits_per_byte"] is None else f"{figure['bits_per_byte']:.3f}"
+
+
+def training_table(results: Results) -> str:
+    rows = []
+    for r in in_order(results["pretrain"]):
+        last = r["curve"][-1]["bits_per_byte"] if r["curve"] else {}
+        bits = "; ".join(f"{visibility} {figures[max(figures, key=int)]:.3f}" for visibility, figures in last.items())
+        rows.append(
+            [r["title"], str(r["seed"]), f"{r['parameters'] / 1e6:.1f}M", f"{r['tokens'] / 1e6:.2f}M",
+             f"{r['training_seconds'] / 60:.0f} min", bits]
+        )  # fmt: skip
+    return markdown(["model", "seed", "parameters", "tokens", "time", "held-out bits per byte, order-averaged"], rows)
+
+
+def wikitext_table(results: Results) -> str:
+    tuned = {(r["model"], r["seed"]): r["wikitext"] for r in results["tuned"] if "wikitext" in r}
+    rows = []
+    for r in in_order(results["perplexity"]):
+        before, after = r["wikitext"], tuned.get((r["model"], r["seed"]), {})
+        for visibility in (v for v in before if isinstance(before[v], dict)):
+            one, two = before[visibility], after.get(visibility, {"exact": {}})
+            paper = PAPER["wikitext"].get(r["model"], (None, None))
+            rows.append(
+                [_titles(r, visibility, before), str(r["seed"])]
+                + [_ppl(one["exact"].get(order)) for order in ("l2r", "random")]
+                + [_ppl(two["exact"].get(order)) for order in ("l2r", "random")]
+                + [_bits(two.get("bound") or one["bound"])]
+                + ["–" if value is None else f"{value:.2f}" for value in paper]
+            )
+    if not rows:
+        return ""
+    one = results["perplexity"][0]["wikitext"]
+    note = (
+        f"Perplexity per token of {_exact_rows(one)} windows of {one['context']} slots, exact, with standard errors; "
+        f"the bound is over {_bound_rows(one)} windows. [UNK]: {one['unknown_share']:.2%} of the tokens. The paper's "
+        "figures are of 110M parameters and another vocabulary: only their order can be compared."
+    )
+    header = ["model", "seed", "sequential", "random", "sequential, tuned", "random, tuned", "bits per byte (bound)",
+              "paper, sequential", "paper, random"]  # fmt: skip
+    return f"{markdown(header, rows)}\n\n{note}"
+
+
+def _exact_rows(figures: dict[str, Any]) -> int:
+    return next(int(f["rows"]) for v in figures.values() if isinstance(v, dict) for f in v["exact"].values())
+
+
+def _bound_rows(figures: dict[str, Any]) -> int:
+    return next(int(v["bound"]["rows"]) for v in figures.values() if isinstance(v, dict))
+
+
+def _sentence_rows(record: Record, stage: str) -> list[list[str]]:
+    rows = []
+    figures = record["lm1b"]
+    for visibility in (v for v in figures if isinstance(figures[v], dict)):
+        cells = figures[visibility]
+        rows.append(
+            [_titles(record, visibility, figures), str(record["seed"]), stage]
+            + [_ppl(cells.get(order, {}).get(kind)) for kind in ("x given N", "x and N") for order in ("l2r", "random")]
+        )
+    return rows
+
+
+def lm1b_table(results: Results) -> str:
+    stages = [(r, "pretrained") for r in results["perplexity"] if "lm1b" in r]
+    stages += [(r, "tuned") for r in results["tuned"] if "lm1b" in r]
+    places = {name: i for i, name in enumerate(ARMS)}
+    stages.sort(key=lambda pair: (places[pair[0]["model"]], pair[0]["seed"], pair[1]))
+    rows = [
+        row + ["–" if value is None else f"{value:.2f}" for value in PAPER["lm1b"].get(r["model"], (None, None))]
+        for r, stage in stages
+        for row in _sentence_rows(r, stage)
+    ]
+    if not rows:
+        return ""
+    some = stages[0][0]["lm1b"]
+    note = (
+        f"Perplexity per content token of whole sentences, with standard errors. {some['fitting']} of "
+        f"{some['sentences']} sentences fit into {some['context']} slots; a random part of them is measured. Given "
+        "N: the model sees how long the sentence is. And N: it says so, or the probability of N is added from the "
+        "lengths of the training sentences."
+    )
+    header = ["model", "seed", "", "x given N, sequential", "x given N, random", "x and N, sequential",
+              "x and N, random", "paper, sequential", "paper, random"]  # fmt: skip
+    return f"{markdown(header, rows)}\n\n{note}"
+
+
+def padding_table(results: Results) -> str:
+    rows = [row for r in in_order(results["padding"]) for row in _sentence_rows(r, r["packing"])]
+    header = ["model", "seed", "padding", "x given N, sequential", "x given N, random", "x and N, sequential",
+              "x and N, random"]  # fmt: skip
+    return markdown(header, rows)
+
+
+def prior_table(results: Results) -> str:
+    probes = {r["model"]: r["probe"]["tasks"] for r in results["probes"]}
+    names = {"bert-a": "fixed 15 %", "u-pmlm-a": "uniform [0, 1]"}
+    wanted = [r for r in in_order(results["pretrain"]) if r["model"] in probes]
+    tasks = sorted({task for found in probes.values() for task in found})
+    rows = []
+    for r in wanted:
+        if not r["curve"]:
+            continue
+        (figures,) = [f for v, f in r["curve"][-1]["bits_per_byte"].items() if v == "bidirectional"] or [{}]
+        scores = [probes[r["model"]].get(task, {}).get("score", {}).get("mean") for task in tasks]
+        rows.append(
+            [names.get(r["model"], r["title"].removeprefix("prior ")), str(r["seed"])]
+            + [f"{figures[max(figures, key=int)]:.3f}" if figures else "–"]
+            + ["–" if score is None else f"{score:.3f}" for score in scores]
+        )
+    return markdown(["prior", "seed", "bits per byte, order-averaged", *[f"probe, {task}" for task in tasks]], rows)
+
+
+def importance_table(results: Results) -> str:
+    rows = []
+    for r in in_order(results["perplexity"]):
+        for visibility, figures in r["wikitext"].items():
+            if isinstance(figures, dict) and "importance" in figures:
+                found = figures["importance"]
+                rows.append(
+                    [_titles(r, visibility, r["wikitext"]), str(r["seed"]), str(found["orders"]),
+                     str(found["mean"]["rows"]), _bits(found["mean"]), _bits(found["weighted"])]
+                )  # fmt: skip
+    header = ["model", "seed", "orders", "windows", "bits per byte, one order", "importance-weighted"]
+    return markdown(header, rows)
+
+
+def time_table(results: Results) -> str:
+    """Held-out bits per byte of every model when the quickest of them was done."""
+    runs = [r for r in in_order(results["pretrain"]) if r["curve"]]
+    if len(runs) < 2:
+        return ""
+    least = min(r["training_seconds"] for r in runs)
+    rows = []
+    for r in runs:
+        reached = [point for point in r["curve"] if point["seconds"] <= least * 1.001]
+        for visibility, figures in (reached[-1]["bits_per_byte"] if reached else {}).items():
+            longest = max(figures, key=int)
+            rows.append(
+                [_titles(r, visibility, reached[-1]["bits_per_byte"] | {"": 0}), str(r["seed"]),
+                 f"{reached[-1]['tokens'] / 1e6:.2f}M", f"{figures[longest]:.3f}"]
+            )  # fmt: skip
+    return markdown(["model", "seed", "tokens by then", "bits per byte"], rows)
+
+
+def checks_table(results: Results) -> str:
+    """The orderings that the paper claims, with their outcome here; fine-tuned models where there are such."""
+    source = [r for r in results["tuned"] if "wikitext" in r] or results["perplexity"]
+
+    def perplexity(name: str, order: str) -> float | None:
+        found = [r["wikitext"]["bidirectional"]["exact"][order]["perplexity"] for r in source if r["model"] == name]
+        return statistics.mean(found) if found else None
+
+    rows = []
+    for claim, one, other, share in CLAIMS:
+        first, second = perplexity(*one), perplexity(*other)
+        if first is None or second is None:
+            continue
+        holds = first < second if share is None else abs(first / second - 1) <= share
+        rows.append([claim, "holds" if holds else "**fails**", f"{first:.1f} and {second:.1f}"])
+    return markdown(["claim", "here", "perplexity on WikiText-103"], rows)
+
+
+def samples_text(results: Results) -> str:
+    parts = []
+    for r in in_order(results["samples"]):
+        parts.append(f"**{r['title']}**, order {r['order']}, template `{r['template']}`")
+        parts += [f"{seed}. {text}" for seed, text in zip(r["seeds"], r["texts"], strict=True)]
+    return "\n\n".join(parts)

@@ -1,0 +1,152 @@
+"""The texts that all models are measured on, and the figures measured on them.
+
+Every model scores the same content tokens. A sentence's probability has two meanings: p(x | N) for a model that sees
+how long the text is, and p(x, N). A left-to-right model, or one that predicts padding, gives the second; the first
+becomes the second by the probability of N under a smoothed histogram of the training sentences' lengths.
+
+Shapes: B rows, L slots.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pmlm.corpus.framing import Row, end_predicted, frame, padding_as_text, row_batch, windows
+from pmlm.errors import DataError
+from pmlm.evaluation import Scorer, draw_part, ratio_stderr
+from pmlm.likelihood import arranged_ranks, order_logp
+from pmlm.lm import LM
+from pmlm.model import Visibility
+from pmlm.orders import Order, parse_order
+from pmlm.runtime import generator
+from pmlm.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """p(N): a histogram of sentence lengths in tokens, one added to each length that fits."""
+
+    counts: Counter[int]
+    longest: int
+
+    def nll(self, num: int) -> float:
+        return -math.log((self.counts[num] + 1) / (sum(self.counts.values()) + self.longest))
+
+
+def text_windows(documents: Sequence[str], tokenizer: Tokenizer, context: int) -> list[Row]:
+    return [row for i, text in enumerate(documents) for row in windows(text, tokenizer, context, i)]
+
+
+def sentence_rows(sentences: Sequence[str], tokenizer: Tokenizer, context: int) -> list[Row]:
+    """Those sentences that fit, whole."""
+    rows = []
+    for i, text in enumerate(sentences):
+        ids = tokenizer.encode(text)
+        if 0 < len(ids) <= context - 2:
+            rows.append(frame(ids, tokenizer, num_bytes=len(text.encode()), document=i))
+    if not rows:
+        raise DataError(f"no sentence fits into {context} slots")
+    return rows
+
+
+def length_model(rows: Sequence[Row], context: int) -> Lengths:
+    return Lengths(Counter(row.num_tokens for row in rows), context - 2)
+
+
+def orders_of(visibility: Visibility) -> list[Order]:
+    return [parse_order(name) for name in (("l2r",) if visibility == "causal" else ("l2r", "random"))]
+
+
+def window_figures(
+    lm: LM, rows: Sequence[Row], *, exact: int, bound: int | None, importance: tuple[int, int], seed: int = 0
+) -> dict[str, Any]:
+    """Perplexity of windows by visibility: exact along orders on a part, the order-averaged bound on more of them."""
+    report: dict[str, Any] = {}
+    for visibility in lm.model.config.visibilities:
+        scorer = Scorer(lm.model, lm.tokenizer, visibility, seed)
+        part = draw_part(rows, exact, seed)
+        figures = {str(order): scorer.exact(part, order, _silent).to_dict() for order in orders_of(visibility)}
+        entry: dict[str, Any] = {
+            "exact": figures,
+            "bound": scorer.bound(draw_part(rows, bound, seed), _silent).to_dict(),
+        }
+        num, orders = importance
+        if visibility != "causal" and num and orders > 1:
+            some = draw_part(rows, num, seed)
+            entry["importance"] = {
+                "orders": orders,
+                "weighted": scorer.importance_weighted(some, orders, _silent).to_dict(),
+                "mean": scorer.exact(some, parse_order("random"), _silent).to_dict(),
+            }
+        report[visibility] = entry
+    unknown = sum(i == lm.tokenizer.unk_id for row in rows for i in row.ids)
+    report["unknown_share"] = unknown / sum(row.num_tokens for row in rows)
+    return report
+
+
+def sentence_figures(
+    lm: LM, rows: Sequence[Row], lengths: Lengths, *, exact: int, packing: str = "packed", context: int, seed: int = 0
+) -> dict[str, Any]:
+    """Perplexity of sentences per content token, as p(x | N) where the model sees N, and as p(x, N)."""
+    part = draw_part(rows, exact, seed)
+    report: dict[str, Any] = {}
+    for visibility in lm.model.config.visibilities:
+        predicts_end = lm.tokenizer.end_id not in lm.model.config.forbidden_ids
+        shown = [_shown(row, lm.tokenizer, packing, context, predicts_end=predicts_end) for row in part]
+        report[visibility] = {}
+        for order in orders_of(visibility):
+            content, rest = _scored(lm, shown, part, order, visibility, seed)
+            if predicts_end:
+                entry = {"x and N": _per_token(part, content + rest)}
+            else:
+                prior = torch.tensor([lengths.nll(row.num_tokens) for row in part])
+                entry = {"x given N": _per_token(part, content), "x and N": _per_token(part, content + prior)}
+            report[visibility][str(order)] = entry
+    return report
+
+
+def _shown(row: Row, tokenizer: Tokenizer, packing: str, context: int, *, predicts_end: bool) -> Row:
+    """The row as the model was trained to see it."""
+    if predicts_end:
+        row = end_predicted(row)
+    if packing in ("padding-seen", "padding-predicted"):
+        return padding_as_text(row, tokenizer, context, predicted=packing == "padding-predicted")
+    return row
+
+
+def _scored(
+    lm: LM, shown: Sequence[Row], part: Sequence[Row], order: Order, visibility: Visibility, seed: int, chunk: int = 16
+) -> tuple[Tensor, Tensor]:
+    """For each row: the nats of the content tokens, and of all else that is predicted."""
+    content, rest = [], []
+    for start in range(0, len(shown), chunk):
+        index = range(start, min(start + chunk, len(shown)))
+        batch = row_batch([shown[i] for i in index], lm.tokenizer)
+        rank_BL = arranged_ranks(batch, order, [generator(seed, "order-0", i) for i in index])
+        logp_BL = order_logp(lm.model, batch, rank_BL, visibility)
+        is_content_BL = row_batch([part[i] for i in index], lm.tokenizer, batch.length).maskable_BL
+        content.append(-torch.where(is_content_BL, logp_BL, 0.0).sum(1))
+        rest.append(-torch.where(is_content_BL, 0.0, logp_BL).sum(1))
+    return torch.cat(content), torch.cat(rest)
+
+
+def _per_token(part: Sequence[Row], nll_B: Tensor) -> dict[str, float]:
+    tokens = [row.num_tokens for row in part]
+    nats = float(nll_B.sum()) / sum(tokens)
+    error = ratio_stderr(list(zip(nll_B.tolist(), tokens, strict=True)))
+    return {
+        "nats_per_token": nats,
+        "perplexity": math.exp(nats),
+        "perplexity_stderr": math.exp(nats) * (error or 0.0),
+        "bits_per_byte": float(nll_B.sum()) / math.log(2) / sum(row.num_bytes for row in part),
+        "rows": len(part),
+        "tokens": sum(tokens),
+    }
+
+
+_silent: Callable[[int], None] = lambda _done: None  # noqa: E731
