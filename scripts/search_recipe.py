@@ -23,7 +23,7 @@ from pmlm.training.trainer import StepReport
 
 BASE = {
     "name": "base",
-    "batch_rows": 32,
+    "batch_rows": 8,
     "model": {
         "num_layers": 4, "width": 256, "num_heads": 4, "ff_width": 1024, "max_length": 128,
         "positions": "rotary", "norm": "pre", "norm_eps": 1e-5, "dropout": 0.0,
@@ -42,25 +42,24 @@ def mix(*members: tuple[dict, float, float]) -> list[dict]:
     return [member | {"start": start, "end": end} for member, start, end in members]
 
 
+ROWS_32 = ["batch_rows=32"]
 ARMS: dict[str, dict] = {
-    "u-pmlm": {"members": [PMLM]},
+    "u-pmlm-32-rows": {"members": [PMLM], "set": ROWS_32},
+    "mix-given-85-50-32-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5)), "set": ROWS_32},
     "mix-given-85-50": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5))},
-    "mix-given-85-50-16-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5)), "set": ["batch_rows=16"]},
-    "mix-given-85-50-8-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5)), "set": ["batch_rows=8"]},
+    "u-pmlm": {"members": [PMLM]},
     "aplm": {"members": [APLM]},
-    "u-pmlm-16-rows": {"members": [PMLM], "set": ["batch_rows=16"]},
     "u-pmlm-known-only": {"members": [{"objective": {"kind": "pmlm", "visibility": "known-only"}}]},
-    "u-pmlm-adamw": {"members": [PMLM], "set": ["optim.kind=adamw", "optim.lr=0.001"]},
     "u-pmlm-relative": {"members": [PMLM], "set": ["model.positions=relative"]},
+    "u-pmlm-adamw": {"members": [PMLM], "set": ["optim.kind=adamw", "optim.lr=0.001"]},
     "mix-aplm-85-25": {"members": mix((APLM, 0.85, 0.25), (PMLM, 0.15, 0.75))},
-    "u-pmlm-low-first": {"members": [{"objective": {"kind": "pmlm", "masking": {"start_prior": {"high": 0.3}, "ramp": 0.5}}}]},
     "u-pmlm-token-mean": {"members": [{"objective": {"kind": "pmlm", "weighting": "token-mean"}}]},
+    "u-pmlm-low-first": {"members": [{"objective": {"kind": "pmlm", "masking": {"start_prior": {"high": 0.3}, "ramp": 0.5}}}]},
     "mix-l2r-75-25": {"members": mix((L2R, 0.75, 0.25), (PMLM, 0.25, 0.75))},
     "u-pmlm-absolute": {"members": [PMLM], "set": ["model.positions=absolute"]},
     "u-pmlm-count": {"members": [{"objective": {"kind": "pmlm", "masking": {"draw": "count"}}}]},
     "u-pmlm-post-norm": {"members": [PMLM], "set": ["model.norm=post"]},
     "u-pmlm-lamb": {"members": [PMLM], "set": ["optim.kind=lamb", "optim.lr=0.005"]},
-    "u-pmlm-64-rows": {"members": [PMLM], "set": ["batch_rows=64"]},
     "gpt": {"members": [{"objective": {"kind": "alm"}}]},
 }  # fmt: skip
 
