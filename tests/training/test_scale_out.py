@@ -47,6 +47,13 @@ def test_lamb_runs_on_shards(corpus: Corpus, tmp_path: Path) -> None:
     assert two["losses"] == pytest.approx(one["losses"], rel=2e-4)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_share_the_work_of_muon(corpus: Corpus, tmp_path: Path, ranks: int) -> None:
+    one = launch(0, corpus, tmp_path / "one", optim={"kind": "muon"})
+    several = launch(ranks, corpus, tmp_path / "several", optim={"kind": "muon"})
+    assert several["losses"] == pytest.approx(one["losses"], rel=2e-4)
+
+
 @pytest.mark.parametrize("reader", [0, 1, 3])
 def test_shards_saved_by_two_ranks_are_read_by_others(corpus: Corpus, tmp_path: Path, reader: int) -> None:
     whole = launch(0, corpus, tmp_path / "one")

@@ -5,7 +5,7 @@ Without torchrun there is one rank and nothing here communicates.
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -70,6 +70,21 @@ def gradient_sync(model: nn.Module, wanted: bool) -> Iterator[None]:
     if set_sync is not None:
         set_sync(wanted)
     yield
+
+
+def shared_work(work: Callable[[Tensor], Tensor], stack: Tensor) -> Tensor:
+    """`work` on a stack whose members it treats one by one, each rank doing a part of what all of them need."""
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    share = -(-len(stack) // world)
+    if world == 1 or len(stack) < world:
+        return work(stack)
+    mine = stack[dist.get_rank() * share :][:share]
+    done = stack.new_zeros(share, *stack.shape[1:])
+    if len(mine):
+        done[: len(mine)] = work(mine)
+    parts = [torch.empty_like(done) for _ in range(world)]
+    dist.all_gather(parts, done)
+    return torch.cat(parts)[: len(stack)]
 
 
 def sum_over_ranks(x: Tensor, ranks: Ranks) -> Tensor:

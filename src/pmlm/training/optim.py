@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pmlm.errors import ConfigError
+from pmlm.training.distributed import shared_work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +172,10 @@ class Lamb(torch.optim.Optimizer):
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum orthogonalised by Newton-Schulz for groups marked `matrix`; AdamW for the others. All in float32."""
+    """Momentum orthogonalised by Newton-Schulz for groups marked `matrix`; AdamW for the others. All in float32.
+
+    Ranks hold the same gradients, so they share the work of orthogonalising.
+    """
 
     def __init__(
         self,
@@ -217,7 +221,7 @@ class Muon(torch.optim.Optimizer):
                 block = push[rows]
                 by_shape.setdefault((block.shape[0], block.shape[1]), []).append((p[rows], block))
         for (rows_, columns), parts in by_shape.items():
-            turned = orthogonalise(torch.stack([block for _, block in parts]))
+            turned = shared_work(orthogonalise, torch.stack([block for _, block in parts]))
             scale = group["lr"] * math.sqrt(max(1.0, rows_ / columns))
             for (target, _), step in zip(parts, turned, strict=True):
                 target.mul_(1 - group["lr"] * group["weight_decay"]).sub_(step * scale)
