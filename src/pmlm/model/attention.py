@@ -75,10 +75,12 @@ class Attention(nn.Module):
         """
         assert self.tables is not None
         assert scene.visible_BQK is not None
-        n = q.shape[2] // 2
-        geometry = scene.geometry._replace(streams=1)
+        given = scene.geometry
+        n = q.shape[2] // 2 if given.num_tokens is None else given.num_tokens
         outputs = []
-        for stream in (slice(0, n), slice(n, 2 * n)):
+        for stream in (slice(0, n), slice(n, None)):
+            is_run = not stream.start or given.num_tokens is None
+            geometry = Geometry(given.query_positions[:, stream], given.key_positions[:, :n], int(is_run))
             seen = scene.visible_BQK[:, None, stream, :n]
             met = self.tables.meet(q[:, :, stream])
             scores = met @ k[:, :, :n].mT + self.tables.scores(q[:, :, stream], geometry)
