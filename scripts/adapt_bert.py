@@ -1,6 +1,6 @@
 """What an hour of adaptation makes of a BERT: held-out bits per byte before and after, and of fresh weights.
 
-    python scripts/adapt_bert.py --bert BERT --text wikipedia/*.xz --drop overlap.tsv [--tokens 2400000] [--arms …]
+    python scripts/adapt_bert.py --bert BERT --text wikipedia/*.xz --drop overlap.tsv [--tokens 2000000] [--arms …]
     python scripts/adapt_bert.py --table results/adapt
 
 The BERT is converted, the text prepared in its vocabulary, the arms are trained side by side on a core each, and all are
@@ -175,7 +175,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--text", type=Path, nargs="+", help="files to train on; their held-out documents are measured")
     parser.add_argument("--drop", type=Path, nargs="*", default=[], help="files with ids of documents to leave out")
     parser.add_argument("--heldout", type=float, default=HELDOUT, help="share of documents held out")
-    parser.add_argument("--tokens", type=int, default=2_400_000, help="for each arm")
+    parser.add_argument("--tokens", type=int, default=2_000_000, help="for each arm")
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=["adapted", "scratch"])
     parser.add_argument("--threads", type=int, default=1, help="of each arm; all arms run at once")
     parser.add_argument("--context", type=int, default=128, help="slots of a window that is measured")
