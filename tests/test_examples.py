@@ -1,6 +1,7 @@
 """The examples run, and show what they say."""
 
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
@@ -44,3 +45,25 @@ def test_the_table_of_states_goes_along_the_paper_s_order(capsys: pytest.Capture
     ]
     assert [line.count("_") for line in rows] == [8, 7, 6, 5, 4, 3, 2, 1, 0]
     assert output.startswith("Output: ")
+
+
+def test_an_adapted_bert_fills_a_template_in_three_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    module = example("adapted_bert")
+    folder = module.model_folder([])
+    if not folder.is_absolute():
+        folder = EXAMPLES.parent / folder
+    if not folder.is_dir():
+        pytest.skip(f"no adapted model in {folder}: make one by `pmlm adapt`, or set PMLM_ADAPTED to its folder")
+    module.main([os.fspath(folder)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["l2r", "r2l", "random"]
+    assert all(
+        re.search(r"the capital of \S.* is \S.* ?\.   \(\d+\.\d nats\)$", line, re.IGNORECASE) for line in lines
+    ), lines
+
+
+def test_without_an_adapted_bert_the_example_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    example("adapted_bert").main([str(tmp_path / "none")])
+    assert "pmlm adapt" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from conftest import STORIES
 from pmlm.batch import make_batch
 from pmlm.errors import CheckpointError
 from pmlm.likelihood import hidden_logp
-from pmlm.lm import LM, load
+from pmlm.lm import LM, default_model_folder, load
 from pmlm.model import ModelConfig, Slots, build_model
 from pmlm.runtime import generator
 from pmlm.tokenizer import train_tokenizer
@@ -63,6 +63,18 @@ def test_masked_models_open_and_fill_with_our_probabilities(tmp_path: Path, chan
         assert torch.allclose(got.exp(), expected.exp(), atol=1e-5)
     filler = pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=3)
     assert len(filler(texts[1])) == 3
+
+
+def test_the_model_inside_the_package_opens_and_fills() -> None:
+    folder = default_model_folder()
+    filler = pipeline("fill-mask", model=str(folder), tokenizer=str(folder), top_k=2)
+    assert isinstance(filler.model, pmlm.hf.PmlmForMaskedLM)
+    lm = load()
+    kind = lm.model.config.visibilities[0]
+    expected = lm.fill_mask("Tom is a [MASK] and Jerry is a mouse.", top_k=2, visibility=kind)
+    got = filler(" Tom is a [MASK] and Jerry is a mouse.")
+    assert [guess["token"] for guess in got] == [guess["token"] for guess in expected]
+    assert [guess["score"] for guess in got] == pytest.approx([guess["score"] for guess in expected], rel=1e-4)
 
 
 def test_left_to_right_models_open_and_write_on(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_xlnet_predicts_about_a_sixth_last_and_in_random_order_from_all_the_rest
     length, earlier = batch.length, []
     for row in range(20):
         queries = prepared.at.slots_M[prepared.at.rows_M == row]
-        targets = (queries - length).tolist()
+        targets = prepared.inputs.positions_BL[row, queries].tolist()
         given = [s for s in range(length) if s not in targets]
         assert visible[row][given][:, given].all()
         assert not visible[row][given][:, targets].any()
@@ -223,14 +223,17 @@ def test_xlnet_predicts_about_a_sixth_last_and_in_random_order_from_all_the_rest
     assert sum(earlier) / len(earlier) == pytest.approx(0.5, abs=0.05)
 
 
-def test_xlnets_loss_is_the_exact_nll_along_its_order() -> None:
-    model, batch = tiny_model(), worded_batch(3, 20)
+@pytest.mark.parametrize("positions", ["absolute", "relative", "rotary", "transformer-xl"])
+def test_xlnets_loss_is_the_exact_nll_along_its_order(positions: str) -> None:
+    """Which is computed with a query for each token, where training has them for the predicted ones alone."""
+    model, batch = tiny_model(positions=positions, max_length=64), worded_batch(3, 40)
     random = RowRandom.whole(1, 1, 3)
     prepared = prepare(batch, XLNET, random, model.config)
     visible = prepared.inputs.visible_BQK
     assert visible is not None
+    assert prepared.inputs.ids_BL.shape[1] < 1.5 * batch.length
     rank = torch.zeros_like(batch.ids_BL)
-    slots = prepared.at.slots_M - batch.length
+    slots = prepared.inputs.positions_BL[prepared.at.rows_M, prepared.at.slots_M]
     known = (~torch.zeros_like(rank, dtype=torch.bool)).index_put((prepared.at.rows_M, slots), torch.tensor(False))
     seen_M = visible[prepared.at.rows_M, prepared.at.slots_M, : batch.length].sum(1)
     rank[prepared.at.rows_M, slots] = seen_M - known.sum(1)[prepared.at.rows_M] + 1

@@ -53,7 +53,7 @@ class Objective:
 
     @property
     def has_queries(self) -> bool:
-        """Whether a row is read at twice its length."""
+        """Whether a row is read with queries behind it."""
         return is_ordered(self.trained_visibility())
 
     def trained_visibility(self) -> Visibility:
@@ -251,16 +251,20 @@ def _prepare_two_stream(batch: Batch, objective: Objective, random: RowRandom, c
     """The hidden tokens come last, in random order; all others are given and see each other."""
     hidden_BL = draw_hidden(batch, objective.masking, random)
     rank_BL = text_ranks(replace(batch, maskable_BL=hidden_BL), random.uniform("order", batch.length)) + 1
-    return _prepare_ordered(batch, objective, torch.where(hidden_BL, rank_BL, 0), config)
+    return _prepare_ordered(batch, objective, torch.where(hidden_BL, rank_BL, 0), config, few=True)
 
 
-def _prepare_ordered(batch: Batch, objective: Objective, rank_BL: Tensor, config: ModelConfig) -> Prepared:
+def _prepare_ordered(
+    batch: Batch, objective: Objective, rank_BL: Tensor, config: ModelConfig, *, few: bool = False
+) -> Prepared:
+    """`few`: with queries for the predicted tokens alone, and not for each token in its place."""
     predicted_BL = rank_BL > 0
     weight_M, count = prediction_weights(batch, predicted_BL, objective.weighting)
     at = Slots.where(predicted_BL)
+    asked_BQ, place_M = at.by_row(batch.num_rows) if few else (None, at.slots_M)
     return Prepared(
-        ordered_inputs(batch, rank_BL, objective.trained_visibility(), config.mask_id),
-        Slots(at.rows_M, at.slots_M + batch.length),
+        ordered_inputs(batch, rank_BL, objective.trained_visibility(), config.mask_id, asked_BQ),
+        Slots(at.rows_M, place_M + batch.length),
         batch.ids_BL[at.rows_M, at.slots_M],
         weight_M,
         count,

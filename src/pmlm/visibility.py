@@ -14,13 +14,14 @@
 sees a query. Everywhere the logits at a text's slot i are the distribution *of token i*: GPT's shift lives here, in
 `causal_inputs`, and nowhere else.
 
-Shapes: B batch, L slots.
+Shapes: B batch, L slots, Q queries and K keys.
 """
 
 from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from pmlm.batch import Batch
 from pmlm.model import Inputs, Visibility
@@ -97,36 +98,49 @@ def hidden_inputs(
             return causal_inputs(batch, mask_id), 0
 
 
-def ordered_inputs(batch: Batch, rank_BL: Tensor, visibility: Visibility, mask_id: int) -> Inputs:
+def ordered_inputs(
+    batch: Batch, rank_BL: Tensor, visibility: Visibility, mask_id: int, asked_BQ: Tensor | None = None
+) -> Inputs:
     """Order-causal or two-stream."""
-    return order_causal_inputs(batch, rank_BL, mask_id, sees_itself=visibility == "order-causal")
+    sees_itself = visibility == "order-causal"
+    return order_causal_inputs(batch, rank_BL, mask_id, sees_itself=sees_itself, asked_BQ=asked_BQ)
 
 
-def order_causal_inputs(batch: Batch, rank_BL: Tensor, mask_id: int, *, sees_itself: bool = True) -> Inputs:
+def order_causal_inputs(
+    batch: Batch, rank_BL: Tensor, mask_id: int, *, sees_itself: bool = True, asked_BQ: Tensor | None = None
+) -> Inputs:
     """Rows of 2L slots: the tokens, then a query for each of them; slot L + i predicts token i.
 
-    Without `sees_itself`, a query does so only where there is no token to see.
+    Without `sees_itself`, a query does so only where there is no token to see. With `asked_BQ`, slots of each row
+    padded with -1, there are queries for these alone: slot L + q predicts the q-th of them.
     """
     same_BQK = _same_group(batch.group_BL)
     rank_of_key, rank_of_query = rank_BL[:, None, :], rank_BL[:, :, None]
     token_sees_token = same_BQK & (rank_of_key <= rank_of_query)
     query_sees_token = same_BQK & (rank_of_key < rank_of_query)
-    itself = _itself(batch).expand_as(same_BQK)
+    positions_BL = batch.positions_BL()
+    places_BQ = positions_BL
+    if asked_BQ is not None:
+        index_BQ = asked_BQ.clamp(min=0)  # what fills up a row is a query of its first token that nobody reads
+        places_BQ = positions_BL.gather(1, index_BQ)
+        query_sees_token = query_sees_token.gather(1, index_BQ[:, :, None].expand(-1, -1, batch.length))
+    size = places_BQ.shape[1]
+    itself = torch.eye(size, dtype=torch.bool, device=rank_BL.device).expand(batch.num_rows, -1, -1)
     if not sees_itself:
         itself = itself & ~query_sees_token.any(dim=2, keepdim=True)
     visible_BQK = torch.cat(
         [
-            torch.cat([token_sees_token, torch.zeros_like(itself)], dim=2),
+            F.pad(token_sees_token, (0, size)),
             torch.cat([query_sees_token, itself], dim=2),
         ],
         dim=1,
     )
-    positions_BL = batch.positions_BL()
     return Inputs(
-        torch.cat([batch.ids_BL, torch.full_like(batch.ids_BL, mask_id)], dim=1),
-        torch.cat([positions_BL, positions_BL], dim=1),
+        torch.cat([batch.ids_BL, torch.full_like(places_BQ, mask_id)], dim=1),
+        torch.cat([positions_BL, places_BQ], dim=1),
         visible_BQK,
         streams=2,
+        num_tokens=None if asked_BQ is None else batch.length,
     )
 
 

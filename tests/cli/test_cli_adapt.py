@@ -1,6 +1,7 @@
 """`pmlm adapt`: a BERT's weights go in, an any-order model comes out, and what does not fit is one line."""
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,36 @@ def test_a_corpus_in_another_vocabulary_is_refused(
 ) -> None:
     assert run(["adapt", str(place / "bert"), "--data", str(corpus.folder), "--out", str(tmp_path), *SMALL]) == 2
     assert "another vocabulary: use `pmlm prepare --tokenizer" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_experiment_measures_before_and_after_and_repeats_nothing(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(__file__).resolve().parents[2] / "scripts" / "adapt_bert.py"
+    main = runpy.run_path(str(path))["main"]
+    small = [part for x in SMALL for part in ("--set", x.removeprefix("--set="))]
+    arguments = ["--bert", str(place / "bert"), "--text", str(place / "s.txt"), "--heldout", "0.1", "--tokens", "600"]
+    arguments += [
+        "--context",
+        "16",
+        "--exact",
+        "1",
+        "--work",
+        str(tmp_path / "w"),
+        "--out",
+        str(tmp_path / "r"),
+        *small,
+    ]
+    main(arguments)
+    records = {p.stem: json.loads(p.read_text()) for p in (tmp_path / "r").glob("*.json")}
+    assert sorted(records) == ["adapted-0.0006M", "before", "scratch-0.0006M"]
+    tokens = {name: record["report"]["bound"]["tokens"] for name, record in records.items()}
+    assert len(set(tokens.values())) == 1
+    assert records["adapted-0.0006M"]["tokens"] == records["scratch-0.0006M"]["tokens"] > 500
+    table = capsys.readouterr().out.splitlines()[-3:]
+    assert [line.split(" | ")[0] for line in table] == ["| as it came", "| adapted", "| from fresh weights"]
+    when = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "r").iterdir()}
+    main(arguments)
+    assert when == {p.name: p.stat().st_mtime_ns for p in (tmp_path / "r").iterdir()}
+    assert capsys.readouterr().out.splitlines()[-3:] == table

@@ -299,6 +299,24 @@ def test_special_tokens_are_written_as_impossible_and_trained_values_kept(tmp_pa
     assert (bias > -1).sum() == len(bias) - len(lm.tokenizer.forbidden_ids) + 1
 
 
+def test_a_bias_of_special_tokens_comes_back_bit_for_bit_and_a_new_head_has_none(tmp_path: Path) -> None:
+    theirs = bert(tmp_path / "a")
+    special = list(read_model(tmp_path / "a").lm.model.config.forbidden_ids)
+    given = torch.tensor([0.0, NEVER, -0.0, 0.5])
+    with torch.no_grad():
+        theirs.cls.predictions.bias[special[:4]] = given
+    theirs.save_pretrained(tmp_path / "a")
+    read_model(tmp_path / "a").lm.save(tmp_path / "ours")
+    write_model(load(tmp_path / "ours"), tmp_path / "b", "bert")
+    back = load_file(tmp_path / "b" / "model.safetensors")["cls.predictions.bias"]
+    assert torch.equal(back, theirs.cls.predictions.bias)
+    assert torch.equal(back.signbit(), theirs.cls.predictions.bias.signbit())
+    bert(tmp_path / "headless", BertModel)
+    drawn = read_model(tmp_path / "headless").lm
+    write_model(drawn, tmp_path / "c", "bert")
+    assert (load_file(tmp_path / "c" / "model.safetensors")["cls.predictions.bias"][special] == NEVER).all()
+
+
 def test_the_command_line_converts_and_says_what_it_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

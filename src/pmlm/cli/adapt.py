@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from pmlm.cli.common import DeviceOption, JsonOption, QuietOption
+from pmlm.cli.common import (
+    DeviceOption,
+    JsonOption,
+    QuietOption,
+    RunOption,
+    SetsOption,
+    ThreadsOption,
+    TokensOption,
+    VocabularyOption,
+)
 from pmlm.cli.train import execute
 from pmlm.errors import ConfigError
 
@@ -20,9 +29,7 @@ def adapt(
     data: Annotated[
         Path, typer.Option("--data", "-d", help="Corpus made by `pmlm prepare --tokenizer DIR`.", metavar="DIR")
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The run's folder. Without it: runs/PRESET.", metavar="DIR")
-    ] = None,
+    out: RunOption = None,
     preset: Annotated[str, typer.Option("--preset", help="How to train: a preset's name, or a .toml file.")] = "adapt",
     both: Annotated[
         bool, typer.Option("--both", help="Train order-causal visibility too, with half of the rows.")
@@ -30,15 +37,10 @@ def adapt(
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="The control: the same run from fresh weights.")
     ] = False,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a setting: optim.lr=0.0002", metavar="NAME=VALUE")
-    ] = None,
-    tokens: Annotated[int | None, typer.Option("--tokens", help="Train on about so many tokens instead.")] = None,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option("--tokenizer", "-t", help="Folder with the vocabulary, where that is another.", metavar="DIR"),
-    ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")] = None,
+    sets: SetsOption = None,
+    tokens: TokensOption = None,
+    tokenizer: VocabularyOption = None,
+    threads: ThreadsOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     device: DeviceOption = "auto",

@@ -25,6 +25,18 @@ VisibilityOption = Annotated[
     ),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 …")]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")]
+SetsOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a setting: optim.lr=0.0002", metavar="NAME=VALUE")
+]
+RunOption = Annotated[
+    Path | None, typer.Option("--out", "-o", help="The run's folder. Without it: runs/PRESET.", metavar="DIR")
+]
+TokensOption = Annotated[int | None, typer.Option("--tokens", help="Train on about so many tokens instead.")]
+VocabularyOption = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", "-t", help="Folder with the vocabulary, where that is another.", metavar="DIR"),
+]
 
 
 def print_json(document: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pmlm.cli.common import JsonOption, QuietOption, SeedOption, print_json
+from pmlm.cli.common import JsonOption, QuietOption, SeedOption, VocabularyOption, print_json
 from pmlm.errors import ConfigError
 
 
@@ -16,10 +16,7 @@ def convert(
     folder: Annotated[Path, typer.Argument(help="A checkpoint folder in any known format.", metavar="DIR")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.", metavar="DIR")],
     to: Annotated[str, typer.Option("--to", help="pmlm, bert or gpt2.")] = "pmlm",
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option("--tokenizer", "-t", help="Folder with the vocabulary, where that is another.", metavar="DIR"),
-    ] = None,
+    tokenizer: VocabularyOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
     quiet: QuietOption = False,

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pmlm.cli.common import DeviceOption, JsonOption, ModelOption, QuietOption, print_json
+from pmlm.cli.common import (
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    QuietOption,
+    SetsOption,
+    ThreadsOption,
+    print_json,
+)
 from pmlm.cli.follow import follow
 from pmlm.errors import ConfigError, RunError
 
@@ -18,13 +26,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Fine-tune a model on GLUE or SQuAD.", no_args_is_help=True)
 
-SetsOption = Annotated[
-    list[str] | None, typer.Option("--set", help="Override a setting: optim.lr=2e-5", metavar="NAME=VALUE")
-]
 SettingsOption = Annotated[Path | None, typer.Option("--settings", help="A .toml file with settings.", metavar="FILE")]
 SeedsOption = Annotated[int, typer.Option("--seeds", help="How many runs, from the setting `seed` on.")]
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="Where runs and report go.", metavar="DIR")]
-ThreadsOption = Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")]
 
 
 @app.command("glue")

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pmlm.cli.common import DeviceOption, JsonOption, QuietOption, print_json
+from pmlm.cli.common import (
+    DeviceOption,
+    JsonOption,
+    QuietOption,
+    RunOption,
+    SetsOption,
+    ThreadsOption,
+    TokensOption,
+    print_json,
+)
 from pmlm.cli.follow import follow
 from pmlm.cli.plan import show_plan
 from pmlm.errors import ConfigError
@@ -25,13 +34,9 @@ def train(
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help="Corpus folder made by `pmlm prepare`.", metavar="DIR")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The run's folder. Without it: runs/PRESET.", metavar="DIR")
-    ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a setting: optim.lr=0.002", metavar="NAME=VALUE")
-    ] = None,
-    tokens: Annotated[int | None, typer.Option("--tokens", help="Train on about so many tokens instead.")] = None,
+    out: RunOption = None,
+    sets: SetsOption = None,
+    tokens: TokensOption = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Do not go on from checkpoints: refuse if there are some.")
     ] = False,
@@ -42,7 +47,7 @@ def train(
         float | None,
         typer.Option("--tflops", help="--plan: sustained TFLOP/s of each. Without it: the paper's V100s'."),
     ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")] = None,
+    threads: ThreadsOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     device: DeviceOption = "auto",

@@ -78,7 +78,7 @@ class OrderCached:
         known_BL = ~state.hidden_BL & (state.batch.group_BL >= 0)
         cached_BL = self.cached_BL[first : first + state.batch.num_rows, : state.batch.length]
         new_BS = ragged(known_BL & ~cached_BL)
-        query_BQ, wanted = _by_row(at, state.batch.num_rows)
+        query_BQ, wanted = at.by_row(state.batch.num_rows)
         self._make_room(query_BQ.shape[1])
         inputs, key_positions_BK, columns_BS = self._pass(state, new_BS, query_BQ)
         cached_BL |= known_BL
@@ -177,15 +177,3 @@ def ragged(flag_BL: Tensor) -> Tensor:
     width = int(count_B.max()) if flag_BL.numel() else 0
     first = (~flag_BL).long().argsort(dim=1, stable=True)[:, :width]
     return torch.where(torch.arange(width, device=flag_BL.device) < count_B[:, None], first, -1)
-
-
-def _by_row(at: Slots, rows: int) -> tuple[Tensor, Tensor]:
-    """(slots_BQ padded with -1, each prediction's place in its row)."""
-    order = torch.zeros_like(at.rows_M)
-    count_B = torch.bincount(at.rows_M, minlength=rows)
-    start_B = count_B.cumsum(0) - count_B
-    by_row = at.rows_M.argsort(stable=True)
-    order[by_row] = torch.arange(len(by_row), device=at.rows_M.device) - start_B[at.rows_M[by_row]]
-    slots_BQ = torch.full((rows, int(count_B.max()) if len(at) else 0), -1, device=at.rows_M.device)
-    slots_BQ[at.rows_M, order] = at.slots_M
-    return slots_BQ, order

@@ -1,8 +1,8 @@
 """BERT's format <-> ours: absolute positions, norm after each sub-layer, BERT's head.
 
 A checkpoint may name its tensors with or without `bert.`, and norms by the older gamma and beta. Without a
-language-model head a new one is drawn. Special tokens have probability zero here; a model of ours has no bias for
-them (0, which nothing ever moves), and is written with one that makes them impossible for others too.
+language-model head a new one is drawn. Special tokens have probability zero here, whatever their bias; a model of ours
+has none for them (0, which nothing ever moves), and is written with one that makes them impossible for others too.
 """
 
 from collections.abc import Mapping
@@ -12,29 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pmlm.errors import CheckpointError
 from pmlm.interop.foreign import (
+    ACTIVATIONS,
     Pair,
     both,
+    check_tied,
+    check_writable,
     ignored_note,
     load_ours,
     read_tensors,
     refuse_settings,
     shape_config,
+    their_settings,
     to_theirs,
     vocabulary_settings,
 )
 from pmlm.model import LanguageModel, ModelConfig, initialise
-from pmlm.model.config import Activation
 from pmlm.runtime import generator
 from pmlm.tokenizer import Tokenizer
 
-ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu-tanh",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "relu": "relu",
-}
 NAMES = {
     "vocab_size": "vocab_size",
     "num_layers": "num_hidden_layers",
@@ -52,7 +48,12 @@ DEFAULTS = {
 NEVER = -1e4
 """The bias of a token that must not be predicted."""
 _TYPES = "bert.embeddings.token_type_embeddings.weight"
-_HEAD, _BIAS, _TIED = "cls.predictions.", "cls.predictions.bias", "cls.predictions.decoder."
+_HEAD, _BIAS = "cls.predictions.", "cls.predictions.bias"
+_COPIES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": _BIAS,
+}
+_WRITABLE = {"positions": "absolute", "norm": "post", "norm_input": True, "head": "bert", "scale_attention": True}
 
 
 def read_bert(
@@ -68,37 +69,31 @@ def read_bert(
     config = _config(folder, document, tokenizer, tensors)
     pairs = _pairs(config)
     notes = []
-    _check_tied(folder, tensors)
+    check_tied(folder, tensors, _COPIES)
+    if _BIAS in tensors and tensors[_BIAS].shape == (config.vocab_size,):
+        tensors[_BIAS] = _exchanged(tensors[_BIAS], config)
     if not any(name.startswith(_HEAD) for name in tensors):
         notes.append(f"no language-model head: a new one was drawn (seed {seed}); it has to be trained")
         tensors |= _new_head(config, seed)
-    if _BIAS in tensors and tensors[_BIAS].shape == (config.vocab_size,):
-        tensors[_BIAS] = _replaced(tensors[_BIAS], config, now=NEVER, then=0.0)
     model = load_ours(folder, config, pairs, tensors)
-    known = {name for pair in pairs for name in pair.theirs} | {_TIED + "weight", _TIED + "bias"}
-    known |= set() if config.num_token_types else {_TYPES}
-    return model, notes + ignored_note(tensors.keys() - known)
+    return model, notes + ignored_note(tensors, pairs, (*_COPIES, _TYPES))
 
 
 def write_bert(model: LanguageModel, tokenizer: Tokenizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """config.json and the tensors; CheckpointError where BERT cannot be such a model."""
     config = model.config
-    _check_writable(config)
-    document = {theirs: getattr(config, ours) for ours, theirs in NAMES.items()}
-    document |= {theirs: getattr(config, ours) for ours, (theirs, _) in DEFAULTS.items()}
-    document |= {
+    check_writable("BERT", config, _WRITABLE, "bidirectional")
+    document = their_settings(config, NAMES, DEFAULTS, activation="hidden_act") | {
         "architectures": ["BertForMaskedLM"],
         "model_type": "bert",
-        "hidden_act": next(theirs for theirs, ours in ACTIVATIONS.items() if ours == config.activation),
         "attention_probs_dropout_prob": config.dropout,
         "position_embedding_type": "absolute",
         "type_vocab_size": max(1, config.num_token_types),
         "pad_token_id": tokenizer.pad_id,
-        "tie_word_embeddings": True,
         "pmlm": {"visibilities": list(config.visibilities), "num_token_types": config.num_token_types},
     }
     tensors = to_theirs(_pairs(config), model)
-    tensors[_BIAS] = _replaced(tensors[_BIAS], config, now=0.0, then=NEVER)
+    tensors[_BIAS] = _exchanged(tensors[_BIAS], config)
     if not config.num_token_types:
         tensors[_TYPES] = torch.zeros(1, config.width)
     return document, tensors
@@ -158,14 +153,6 @@ def _normal_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _check_tied(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """The decoder's tensors are copies, or this is another kind of model."""
-    copies = {_TIED + "weight": "bert.embeddings.word_embeddings.weight", _TIED + "bias": _BIAS}
-    for copy, original in copies.items():
-        if copy in tensors and original in tensors and not torch.equal(tensors[copy], tensors[original]):
-            raise CheckpointError(f"{folder}: {copy} differs from {original}: untied weights are not supported")
-
-
 def _new_head(config: ModelConfig, seed: int) -> dict[str, Tensor]:
     head = LanguageModel(config).head
     initialise(head, config.init_std, generator(seed, "head"))
@@ -173,19 +160,13 @@ def _new_head(config: ModelConfig, seed: int) -> dict[str, Tensor]:
     return {theirs[name]: tensor for name, tensor in head.state_dict().items()}
 
 
-def _check_writable(config: ModelConfig) -> None:
-    wanted = {"positions": "absolute", "norm": "post", "norm_input": True, "head": "bert", "scale_attention": True}
-    odd = [f"{name} {getattr(config, name)!r}" for name, value in wanted.items() if getattr(config, name) != value]
-    if "bidirectional" not in config.visibilities:
-        odd.append(f"visibilities {', '.join(config.visibilities)}")
-    if odd:
-        raise CheckpointError(
-            f"BERT's format has no place for {'; '.join(odd)}. `import pmlm.hf` opens such a model in transformers."
-        )
+def _exchanged(bias_V: Tensor, config: ModelConfig) -> Tensor:
+    """The bias of special tokens on its way in or out: our "never", 0, for theirs, and theirs for ours.
 
-
-def _replaced(bias_V: Tensor, config: ModelConfig, *, now: float, then: float) -> Tensor:
-    """The bias of special tokens, from one sign of "never" to another; a trained value stays."""
+    An exchange and not a replacement, so that a 0 of theirs comes back as 0. Any other value stays.
+    """
     is_special_V = torch.zeros_like(bias_V, dtype=torch.bool)
     is_special_V[list(config.forbidden_ids)] = True
-    return torch.where(is_special_V & (bias_V == now), then, bias_V)
+    ours_V, theirs_V = (bias_V == 0) & ~bias_V.signbit(), bias_V == NEVER
+    exchanged_V = torch.where(ours_V, NEVER, torch.where(theirs_V, 0.0, bias_V))
+    return torch.where(is_special_V, exchanged_V, bias_V)

@@ -1,4 +1,4 @@
-"""What the formats of others have in common: their files, and tensors under other names.
+"""What the formats of others have in common: their files, settings and tensors under other names.
 
 A format is a list of pairs, our tensor and theirs. Reading and writing go along the same list, so what was read is
 written back bit for bit.
@@ -16,9 +16,17 @@ from pmlm.config import from_dict
 from pmlm.errors import CheckpointError, ConfigError
 from pmlm.model import LanguageModel, ModelConfig
 from pmlm.model.checkpoint import CONFIG, WEIGHTS, built, read_weights
+from pmlm.model.config import Activation, Visibility
 from pmlm.tokenizer import Tokenizer
 
 PICKLED = "pytorch_model.bin"
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "relu": "relu",
+}
+"""Ours by their name."""
 
 
 class Pair(NamedTuple):
@@ -60,6 +68,34 @@ def shape_config(folder: Path, document: Mapping[str, Any], names: Mapping[str, 
         return from_dict(ModelConfig, {ours: document[theirs] for ours, theirs in names.items()} | rest)
     except ConfigError as error:
         raise CheckpointError(f"{folder / CONFIG}: {error}") from None
+
+
+def their_settings(
+    config: ModelConfig, names: Mapping[str, str], defaults: Mapping[str, tuple[str, Any]], activation: str
+) -> dict[str, Any]:
+    """The way back: our settings under their names; `activation` is what they call that one."""
+    document = {theirs: getattr(config, ours) for ours, theirs in names.items()}
+    document |= {theirs: getattr(config, ours) for ours, (theirs, _) in defaults.items()}
+    document[activation] = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == config.activation)
+    return document | {"tie_word_embeddings": True}
+
+
+def check_writable(name: str, config: ModelConfig, wanted: Mapping[str, Any], visibility: Visibility) -> None:
+    """CheckpointError where the format called `name` has no place for such a model."""
+    odd = [f"{key} {getattr(config, key)!r}" for key, value in wanted.items() if getattr(config, key) != value]
+    if visibility not in config.visibilities:
+        odd.append(f"visibilities {', '.join(config.visibilities)}")
+    if odd:
+        raise CheckpointError(
+            f"{name}'s format has no place for {'; '.join(odd)}. `import pmlm.hf` opens such a model in transformers."
+        )
+
+
+def check_tied(folder: Path, tensors: Mapping[str, Tensor], copies: Mapping[str, str]) -> None:
+    """Refuse a head that differs from what it should share; `copies`: its tensors' names, and the originals'."""
+    for copy, original in copies.items():
+        if copy in tensors and original in tensors and not torch.equal(tensors[copy], tensors[original]):
+            raise CheckpointError(f"{folder}: {copy} differs from {original}: untied weights are not supported")
 
 
 def vocabulary_settings(folder: Path, document: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
@@ -117,7 +153,7 @@ def to_theirs(pairs: list[Pair], model: LanguageModel) -> dict[str, Tensor]:
     return tensors
 
 
-def ignored_note(names: Iterable[str]) -> list[str]:
-    """Extra tensors, named."""
-    extra = sorted(names)
+def ignored_note(tensors: Iterable[str], pairs: list[Pair], known: Iterable[str]) -> list[str]:
+    """The tensors that are neither in the pairs nor known otherwise, named."""
+    extra = sorted(set(tensors) - {name for pair in pairs for name in pair.theirs} - set(known))
     return [f"ignored {len(extra)} tensors that a language model does not need: {', '.join(extra)}"] if extra else []

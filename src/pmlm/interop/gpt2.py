@@ -8,19 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from pmlm.errors import CheckpointError
-from pmlm.interop.bert import ACTIVATIONS
 from pmlm.interop.foreign import (
+    ACTIVATIONS,
     Pair,
     both,
+    check_tied,
+    check_writable,
     ignored_note,
     load_ours,
     read_tensors,
     refuse_settings,
     shape_config,
+    their_settings,
     to_theirs,
     vocabulary_settings,
 )
@@ -40,7 +41,9 @@ DEFAULTS = {
     "init_std": ("initializer_range", 0.02),
     "scale_attention": ("scale_attn_weights", True),
 }
-_TOKENS, _TIED = "transformer.wte.weight", "lm_head.weight"
+_TOKENS = "transformer.wte.weight"
+_COPIES = {"lm_head.weight": _TOKENS}
+_WRITABLE = {"positions": "absolute", "norm": "pre", "head": "tied", "num_token_types": 0}
 
 
 def read_gpt2(folder: Path, document: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[LanguageModel, list[str]]:
@@ -59,30 +62,23 @@ def read_gpt2(folder: Path, document: Mapping[str, Any], tokenizer: Tokenizer) -
         name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}": tensor
         for name, tensor in read_tensors(folder).items()
     }
-    if _TIED in tensors and _TOKENS in tensors and not torch.equal(tensors[_TIED], tensors[_TOKENS]):
-        raise CheckpointError(f"{folder}: {_TIED} differs from {_TOKENS}: untied weights are not supported")
+    check_tied(folder, tensors, _COPIES)
     pairs = _pairs(config)
-    model = load_ours(folder, config, pairs, tensors)
-    known = {name for pair in pairs for name in pair.theirs} | {_TIED}
-    return model, ignored_note(tensors.keys() - known)
+    return load_ours(folder, config, pairs, tensors), ignored_note(tensors, pairs, _COPIES)
 
 
 def write_gpt2(model: LanguageModel, tokenizer: Tokenizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """config.json and the tensors; CheckpointError where GPT-2 cannot be such a model."""
     config = model.config
-    _check_writable(config)
-    document = {theirs: getattr(config, ours) for ours, theirs in NAMES.items()}
-    document |= {theirs: getattr(config, ours) for ours, (theirs, _) in DEFAULTS.items()}
-    document |= {
+    check_writable("GPT-2", config, _WRITABLE, "causal")
+    document = their_settings(config, NAMES, DEFAULTS, activation="activation_function") | {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
-        "activation_function": next(theirs for theirs, ours in ACTIVATIONS.items() if ours == config.activation),
         "n_inner": config.ff_width,
         "embd_pdrop": config.dropout,
         "attn_pdrop": config.dropout,
         "bos_token_id": tokenizer.start_id,
         "eos_token_id": tokenizer.end_id,
-        "tie_word_embeddings": True,
         "pmlm": {"visibilities": list(config.visibilities)},
     }
     return document, to_theirs(_pairs(config), model)
@@ -121,14 +117,3 @@ def _pairs(config: ModelConfig) -> list[Pair]:
             *both(f"{ours}.down", f"{theirs}.mlp.c_proj", transposed=True),
         ]
     return pairs
-
-
-def _check_writable(config: ModelConfig) -> None:
-    wanted = {"positions": "absolute", "norm": "pre", "head": "tied", "num_token_types": 0}
-    odd = [f"{name} {getattr(config, name)!r}" for name, value in wanted.items() if getattr(config, name) != value]
-    if "causal" not in config.visibilities:
-        odd.append(f"visibilities {', '.join(config.visibilities)}")
-    if odd:
-        raise CheckpointError(
-            f"GPT-2's format has no place for {'; '.join(odd)}. `import pmlm.hf` opens such a model in transformers."
-        )

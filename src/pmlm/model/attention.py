@@ -78,10 +78,13 @@ class Attention(nn.Module):
 
         Half the work of treating the row as one: no score of a query as a key is ever made but its own.
         """
-        n = q.shape[2] // 2
-        geometry = scene.geometry._replace(streams=1)
+        places = scene.geometry
+        n = q.shape[2] // 2 if places.num_tokens is None else places.num_tokens
+        among_tokens = Geometry(places.query_positions[:, :n], places.key_positions[:, :n], 1)
+        is_run = int(places.num_tokens is None)
+        geometry = Geometry(places.query_positions[:, n:], places.key_positions[:, :n], is_run)
         k_token, v_token, k_query, v_query = k[:, :, :n], v[:, :, :n], k[:, :, n:], v[:, :, n:]
-        tokens = self._attend_one(q[:, :, :n], k_token, v_token, visible_BQK[:, :n, :n], geometry)
+        tokens = self._attend_one(q[:, :, :n], k_token, v_token, visible_BQK[:, :n, :n], among_tokens)
 
         q = q[:, :, n:] * self.scale
         met = q if self.tables is None else self.tables.meet(q)

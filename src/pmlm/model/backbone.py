@@ -3,7 +3,7 @@
 Given ids, positions and visibility it returns hidden states. It does not know what a tokenizer, a masking prior or
 an order is. Where only some slots are wanted, the last layer's output projection and feed-forward run there alone.
 
-Shapes: B batch, L slots, D width, M wanted slots.
+Shapes: B batch, L slots, D width, M wanted slots, Q of them in a row.
 """
 
 import functools
@@ -32,6 +32,8 @@ class Inputs:
     streams: int = 1
     """1: within what is visible, slots are one contiguous run of positions. 2: such a run of tokens, then a query for
     each, which nobody sees but itself. 0: neither is promised."""
+    num_tokens: int | None = None
+    """streams 2, where only some tokens have a query: how many slots are tokens."""
     token_types_BL: Tensor | None = None
 
 
@@ -46,6 +48,17 @@ class Slots:
     def where(flag_BL: Tensor) -> "Slots":
         rows_M, slots_M = flag_BL.nonzero(as_tuple=True)
         return Slots(rows_M, slots_M)
+
+    def by_row(self, rows: int) -> tuple[Tensor, Tensor]:
+        """(the slots of each row padded with -1 to [B, Q], each one's place in its row)."""
+        count_B = torch.bincount(self.rows_M, minlength=rows)
+        start_B = count_B.cumsum(0) - count_B
+        by_row = self.rows_M.argsort(stable=True)
+        place_M = torch.zeros_like(self.rows_M)
+        place_M[by_row] = torch.arange(len(by_row), device=self.rows_M.device) - start_B[self.rows_M[by_row]]
+        slots_BQ = torch.full((rows, int(count_B.max()) if len(self) else 0), -1, device=self.rows_M.device)
+        slots_BQ[self.rows_M, place_M] = self.slots_M
+        return slots_BQ, place_M
 
     def __len__(self) -> int:
         return len(self.rows_M)
@@ -105,7 +118,7 @@ class Backbone(nn.Module):
 
     def forward(self, inputs: Inputs, wanted: Slots | None = None) -> Tensor:
         """Hidden states: [B, L, D], or [M, D] at the wanted slots."""
-        geometry = Geometry(inputs.positions_BL, inputs.positions_BL, inputs.streams)
+        geometry = Geometry(inputs.positions_BL, inputs.positions_BL, inputs.streams, inputs.num_tokens)
         return self._run(inputs, geometry, wanted, [None] * len(self.layers))
 
     def step(self, inputs: Inputs, key_positions_BK: Tensor, wanted: Slots, layers: list[LayerCache]) -> Tensor:

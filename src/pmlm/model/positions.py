@@ -27,6 +27,8 @@ class Geometry(NamedTuple):
     streams: int
     """1: the slots are one contiguous run of positions. 2: such a run of tokens, then a query for each, which nobody
     sees but itself. 0: neither is promised."""
+    num_tokens: int | None = None
+    """streams 2, where some tokens have no query: how many slots are tokens. The queries stand anywhere then."""
 
 
 def sinusoids(places: Tensor, width: int) -> Tensor:

@@ -1,8 +1,9 @@
 """What a run will cost, before it is started: parameters, arithmetic, memory, days.
 
 Arithmetic counts multiplications and additions of the forward and backward pass that the trainer really executes: the
-vocabulary head only where a token is predicted, the last layer's feed-forward likewise, and order-causal rows at twice
-their length. The paper's own run (600,000 steps of 8,400 x 128 in 135 hours on 56 V100) is the yardstick.
+vocabulary head only where a token is predicted, the last layer's feed-forward likewise, order-causal rows at twice
+their length, XLNet's with a query for each predicted token. The paper's own run (600,000 steps of 8,400 x 128 in 135
+hours on 56 V100) is the yardstick.
 """
 
 from dataclasses import dataclass
@@ -47,11 +48,18 @@ def predicted_share(objective: Objective) -> float:
             return min(1.0, sum(k * w for k, w in enumerate(prior.weights)) / total / max(1, len(prior.weights) - 1))
 
 
+def slots_per_token(objective: Objective) -> float:
+    """How many slots a row is read at: its tokens, and a query for each, or in XLNet for each that is predicted."""
+    if not objective.has_queries:
+        return 1.0
+    return 1.0 + predicted_share(objective) if objective.kind == "xlnet" else 2.0
+
+
 def flops_per_token(config: ModelConfig, objective: Objective, length: int) -> float:
     """Executed floating-point operations per slot of a row, forward and backward (three times the forward pass)."""
     d, ff = config.width, config.ff_width
-    slots = 2 if objective.has_queries else 1
     predicted = predicted_share(objective)
+    slots = slots_per_token(objective)
     keys = slots * length
     parts = 2 + {"relative": 2, "relative-sinusoidal": 2, "transformer-xl": 1}.get(config.positions, 0)
     attention = 2 * parts * keys * d
@@ -109,7 +117,7 @@ def _memory(settings: TrainSettings, config: ModelConfig, parameters: int, ranks
     copies = 4 + (1 if settings.optim.ema else 0)
     state = 4.0 * copies * parameters / (ranks if settings.parallel == "fsdp" else 1)
     rows = settings.micro_rows or -(-settings.batch_rows // ranks)
-    slots = rows * settings.rows.length * max(2 if m.objective.has_queries else 1 for m in settings.objective.members)
+    slots = rows * settings.rows.length * max(slots_per_token(m.objective) for m in settings.objective.members)
     per_layer = 10 * config.width + 2 * config.ff_width
     is_fused = config.positions in ("absolute", "rotary")
     scores = config.num_heads * settings.rows.length * (0 if is_fused else 3)
