@@ -64,8 +64,8 @@ def model() -> LM:
 
 @pytest.fixture(scope="session")
 def served(model: LM) -> "Iterator[Served]":
-    """A server of that model, under two names."""
-    from serve_helpers import serving
+    """A server of that model, under two names, and of fine-tuned ones."""
+    from serve_helpers import finetuned_models, serving
 
-    with serving({"first": model, "second": model}) as running:
+    with serving({"first": model, "second": model, **finetuned_models()}) as running:
         yield running

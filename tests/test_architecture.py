@@ -16,8 +16,9 @@ LAYERS = [
     {"objectives", "likelihood", "generation", "corpus"},
     {"evaluation", "results", "writer", "refining", "lm"},
     {"interop"},
-    {"training", "serve", "hf"},
-    {"nlu", "bench"},
+    {"training", "hf"},
+    {"nlu"},
+    {"serve", "bench"},
     {"compare"},
     {"cli"},
 ]

@@ -4,7 +4,7 @@ The thin edge between text and the core, which knows ids alone.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from importlib import resources
@@ -26,7 +26,7 @@ from pmlm.generation.template import (
     template_source,
 )
 from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp, order_ranks, policy_logp
-from pmlm.model import LanguageModel, Visibility
+from pmlm.model import LanguageModel, TaskModel, Visibility
 from pmlm.model.checkpoint import Checkpoint, load_checkpoint, read_config, save_checkpoint
 from pmlm.orders import Order, arrange, parse_order
 from pmlm.refining import Method, refine
@@ -325,20 +325,7 @@ class LM:
 
     def describe(self) -> dict[str, Any]:
         """What it is, in plain data."""
-        config = self.model.config
-        return {
-            "name": self.about.get("name", self.folder.name if self.folder else "model"),
-            "interim": bool(self.about.get("interim", False)),
-            "parameters": self.model.num_parameters(),
-            "layers": config.num_layers,
-            "width": config.width,
-            "heads": config.num_heads,
-            "positions": config.positions,
-            "norm": config.norm,
-            "max_length": config.max_length,
-            "visibilities": list(config.visibilities),
-            "vocabulary": {"size": self.tokenizer.vocab_size, "kind": self.tokenizer.kind},
-        }
+        return describe(self.model, self.tokenizer, self.about, self.folder)
 
     def save(self, folder: str | Path, *, card: str = "", storage: str = "float32") -> None:
         """Write a checkpoint folder that `pmlm.load` reads."""
@@ -395,6 +382,26 @@ class LM:
             rank = order_ranks(batch, [[i + lead for i in arranged]])
             logp = order_logp(self.model, batch, rank, visibility, max_slots=max_slots)
         return rank[0, lead:-1].tolist(), logp[0, lead:-1].tolist()
+
+
+def describe(
+    model: LanguageModel | TaskModel, tokenizer: Tokenizer, about: Mapping[str, Any], folder: Path | None
+) -> dict[str, Any]:
+    """What a model is, in plain data."""
+    config = model.config
+    return {
+        "name": about.get("name", folder.name if folder else "model"),
+        "interim": bool(about.get("interim", False)),
+        "parameters": model.num_parameters(),
+        "layers": config.num_layers,
+        "width": config.width,
+        "heads": config.num_heads,
+        "positions": config.positions,
+        "norm": config.norm,
+        "max_length": config.max_length,
+        "visibilities": list(config.visibilities),
+        "vocabulary": {"size": tokenizer.vocab_size, "kind": tokenizer.kind},
+    }
 
 
 def to_order(order: str | Sequence[int] | Order) -> Order:

@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 from test_cli import Capture, refused
 
+from pmlm.bench.serve import serving_table
 from pmlm.cli import run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
@@ -58,16 +60,38 @@ def test_without_the_extra_it_says_what_to_install(capsys: Capture, monkeypatch:
 def test_bench_serve_checks_its_options(capsys: Capture) -> None:
     assert "--clients takes whole numbers" in refused(capsys, "bench", "serve", "--clients", "x")
     assert "--rounds must be at least 1" in refused(capsys, "bench", "serve", "--rounds", "0")
+    for seconds in ("-1", "nan", "inf"):
+        assert "--soak takes seconds" in refused(capsys, "bench", "serve", "--soak", seconds)
 
 
 @pytest.mark.slow
-def test_bench_serve_loses_nothing_and_memory_is_steady(capsys: Capture) -> None:
-    arguments = ["bench", "serve", "--clients", "2,8", "--requests", "8", "--rounds", "1", "--soak", "8", "--json"]
+def test_bench_serve_loses_nothing_and_memory_is_steady(capsys: Capture, tmp_path: Path) -> None:
+    arguments = [
+        "bench",
+        "serve",
+        "--clients",
+        "2,8",
+        "--requests",
+        "8",
+        "--rounds",
+        "1",
+        "--soak",
+        "8",
+        "-o",
+        str(tmp_path / "r"),
+    ]
     assert run(arguments) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads((tmp_path / "r" / "bench.json").read_text())
+    table = (tmp_path / "r" / "bench.md").read_text()
+    assert capsys.readouterr().out == table == serving_table(report)
+    for row in report["clients"]:
+        assert f"| {row['clients']} | {row['batched']['requests_per_second']:.1f} |" in table
     assert [row["clients"] for row in report["clients"]] == [2, 8]
     assert all(row[name]["lost"] == 0 for row in report["clients"] for name in ("batched", "one by one"))
     assert report["clients"][1]["ratio"] > 1
-    assert report["soak"]["lost"] == 0
-    assert abs(report["soak"]["growth"]) < 0.05
+    soak = report["soak"]
+    assert (soak["lost"], soak["left_over"]) == (0, 0)
+    assert soak["answered"] >= soak["clients"]
+    assert abs(soak["growth"]) < 0.05
+    assert abs(soak["memory_end"] / soak["memory_start"] - 1) < 0.3
     assert all(end["exit_code"] == 0 for end in report["shutdown"].values())

@@ -6,7 +6,16 @@ from hypothesis import strategies as st
 
 from conftest import STORIES
 from pmlm.errors import TemplateError
-from pmlm.generation.template import Blank, Given, filled_spans, fit, parse_template
+from pmlm.generation.template import (
+    Blank,
+    Given,
+    Template,
+    filled_spans,
+    fit,
+    parse_template,
+    template_source,
+    with_lengths,
+)
 from pmlm.tokenizer import train_tokenizer
 
 TOKENIZER = train_tokenizer(STORIES, vocab_size=400)
@@ -26,6 +35,27 @@ def test_blanks_and_the_spaces_before_them() -> None:
     assert parse_template("line\n[MASK]").segments == (Given("line\n"), Blank(1, False))
     assert parse_template("_____ x").segments == (Blank(None, True, True, (1, 4)), Given(" x"))
     assert parse_template("no blank").segments == (Given("no blank"),)
+
+
+def test_a_word_may_have_a_number_of_tokens() -> None:
+    """What a template becomes once its lengths are chosen; written down and read again it is the same."""
+    assert parse_template("a [WORD:2] b").segments == (Given("a"), Blank(2, True, True), Given(" b"))
+    for bad in ("[WORD:2-3]", "[WORD:*]", "[WORD:0]", "[WORD:x]"):
+        with pytest.raises(TemplateError):
+            parse_template(bad)
+    chosen = Template((Given("a"), Blank(3, True, True, (1, 4)), Blank(7, None, False, (5, 15), (("ends", "]"),))))
+    assert template_source(chosen) == "a ___[MASK:7|open|ends=\\]]"
+    fixed = with_lengths(chosen)
+    assert template_source(fixed) == "a [WORD:3][MASK:7|open|ends=\\]]"
+    assert parse_template(template_source(fixed)) == fixed
+    assert with_lengths(fixed) == fixed
+    word = next(
+        w for w in ["Jerry", "laughed", "wanted", "o'clock", "river"] if len(TOKENIZER.encode_inner(f" {w}")) > 1
+    )
+    size = len(TOKENIZER.encode_inner(f" {word}"))
+    assert len(fit(parse_template(f"a [WORD:{size}]"), f"a {word}", TOKENIZER)[1].ids) == size
+    with pytest.raises(TemplateError):
+        fit(parse_template(f"a [WORD:{size + 1}]"), f"a {word}", TOKENIZER)
 
 
 def test_escapes_stand_for_themselves() -> None:

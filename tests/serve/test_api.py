@@ -1,12 +1,10 @@
 """The HTTP API: the command line's documents and lines over HTTP."""
 
-import json
 import re
-from collections.abc import Iterator
 from typing import Any, get_type_hints
 
 import pytest
-from serve_helpers import Served, serving
+from serve_helpers import Served, close, events, printed, serving
 
 from pmlm.cli import run
 from pmlm.lm import LM, FillOptions
@@ -14,35 +12,9 @@ from pmlm.serve.limits import Limits
 from pmlm.serve.schemas import Options
 
 TEMPLATE = "Tom is a cat and Jerry is a [MASK]. [MASK:6]"
-ROUTES = ["/v1/generate", "/v1/generate/stream", "/v1/score", "/v1/fill-mask", "/v1/candidates"]
-
-
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert run(arguments) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def close(one: Any, other: Any) -> bool:
-    """Equal, numbers up to what float32 leaves open."""
-    if isinstance(one, float):
-        return one == pytest.approx(other, rel=1e-4, abs=1e-4)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(close(one[k], other[k]) for k in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(close(a, b) for a, b in zip(one, other, strict=True))
-    return bool(one == other)
-
-
-def events(served: Served, **body: Any) -> Iterator[tuple[str, Any]]:
-    with served.client.stream("POST", "/v1/generate/stream", json=body) as response:
-        assert response.status_code == 200, response.read()
-        assert response.headers["content-type"].startswith("text/event-stream")
-        name = ""
-        for line in response.iter_lines():
-            if line.startswith("event: "):
-                name = line.removeprefix("event: ")
-            elif line.startswith("data: "):
-                yield name, json.loads(line.removeprefix("data: "))
+ROUTES = [
+    "/v1/generate", "/v1/generate/stream", "/v1/score", "/v1/fill-mask", "/v1/candidates", "/v1/classify", "/v1/answer",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -118,7 +90,7 @@ def test_candidates_of_a_state_and_going_on_from_another_choice(served: Served) 
 
 def test_models_health_metrics_and_pages(served: Served) -> None:
     models = served.client.get("/v1/models").json()["models"]
-    assert [m["name"] for m in models] == ["first", "second"]
+    assert [m["name"] for m in models][:2] == ["first", "second"]
     assert served.post("/v1/generate", template="A [MASK]", model="second", seed=1).status_code == 200
     assert served.client.get("/healthz").json() == {"status": "ok"}
     metrics = served.client.get("/metrics").text
@@ -270,7 +242,7 @@ def test_the_openapi_document_is_complete(served: Served) -> None:
     assert set(document["paths"]) == {*ROUTES, "/v1/models", "/healthz", "/metrics"}
     stream = document["paths"]["/v1/generate/stream"]["post"]["responses"]
     assert list(stream["200"]["content"]) == ["text/event-stream"]
-    assert {"StepEvent", "DraftEvent", "Problem"} <= document["components"]["schemas"].keys()
+    assert {"StepEvent", "DraftEvent", "RestartEvent", "Problem"} <= document["components"]["schemas"].keys()
     for path in ROUTES:
         assert {"400", "413", "415", "422", "429"} <= document["paths"][path]["post"]["responses"].keys()
     assert document["components"]["schemas"]["GenerateRequest"]["additionalProperties"] is False

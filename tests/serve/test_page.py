@@ -3,11 +3,12 @@
 import json
 import re
 import shlex
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from serve_helpers import Served, serving
+from serve_helpers import Served, finetuned_models, serving
 
 from pmlm.cli import run
 from pmlm.lm import LM
@@ -172,6 +173,163 @@ def test_the_link_and_the_command_reproduce_the_text(
     assert capsys.readouterr().out == f"{text}\n"
 
 
+def again_in(browser: playwright.Browser, link: str) -> tuple[str, str]:
+    """What a link shows to somebody else: the text and its figures."""
+    other = browser.new_page()
+    other.goto(link)
+    finished(other)
+    seen = shown(other).strip(), str(other.locator(".figures").text_content())
+    other.close()
+    return seen
+
+
+def test_write_again_is_another_text_whose_link_shows_the_same(
+    page: playwright.Page, browser: playwright.Browser
+) -> None:
+    page.click("#write")
+    finished(page)
+    first = json.loads(copied(page, "json"))
+    page.click(".again")
+    playwright.expect(page.locator(".figures")).to_contain_text("seed 2", timeout=MINUTE)
+    finished(page)
+    second = json.loads(copied(page, "json"))
+    assert second["text"] != first["text"]
+    assert second["template"] == first["template"]
+    seen = shown(page).strip(), str(page.locator(".figures").text_content())
+    assert seen[0] == second["text"]
+    assert again_in(browser, copied(page, "link")) == seen
+    page.locator(".token:has(sub:text-is('5'))").click()
+    page.click(".inspector >> text=Lock")
+    page.click("text=Write again around 1 locked")
+    playwright.expect(page.locator(".figures")).to_contain_text("seed 3", timeout=MINUTE)
+    finished(page)
+    third = json.loads(copied(page, "json"))
+    assert len(third["tokens"]) == len(second["tokens"])
+    assert third["tokens"][second["order"][4]] == second["tokens"][second["order"][4]]
+    assert again_in(browser, copied(page, "link"))[0] == third["text"]
+    assert again_in(browser, page.url)[0] == third["text"]
+
+
+def test_an_order_of_ones_own(page: playwright.Page, browser: playwright.Browser) -> None:
+    page.click("#source summary")
+    page.fill("#template", "A [MASK:3] b [MASK:2].")
+    page.click("#write")
+    finished(page)
+    page.select_option("#order", "list")
+    before = json.loads(copied(page, "json"))["order"]
+    assert page.input_value("#positions") == ", ".join(map(str, before))
+    mine = sorted(before, reverse=True)[::2] + sorted(before, reverse=True)[1::2]
+    page.fill("#positions", ", ".join(map(str, mine)))
+    page.click("#write")
+    playwright.expect(page.locator("h2")).to_have_text("an order of your own")
+    finished(page)
+    assert json.loads(copied(page, "json"))["order"] == mine
+    assert f"--order {','.join(map(str, mine))}" in copied(page, "command")
+    assert again_in(browser, copied(page, "link"))[0] == shown(page).strip()
+    for wrong, says in (("1, x", "a list of positions"), ("0, 1", "position 0"), ("", "a list of positions")):
+        page.fill("#positions", wrong)
+        page.click("#write")
+        playwright.expect(page.locator("#problem")).to_contain_text(says)
+
+
+def test_a_blank_says_what_it_may_become(page: playwright.Page) -> None:
+    page.click(".edit >> nth=0")
+    playwright.expect(page.locator("#editor")).to_be_visible()
+    page.fill("#blank-in", "dog,cow")
+    page.click("#editor-done")
+    playwright.expect(page.locator("#editor")).to_be_hidden()
+    page.click(".edit >> nth=1")
+    assert page.input_value("#blank-size") == "12"
+    page.fill("#blank-size", "8")
+    page.fill("#blank-starts", "T")
+    page.fill("#blank-ends", "[x|y]")
+    assert page.input_value("#template").startswith(
+        r"Tom is a [WORD|in=dog,cow] and Jerry is a mouse. [MASK:8|starts=T|ends=\[x\|y\]] They"
+    )
+    page.fill("#blank-ends", ".")
+    assert "8 tokens · T… · …." in (page.locator(".blank .back").nth(1).text_content() or "")
+    page.click("#write")
+    finished(page)
+    text = json.loads(copied(page, "json"))["text"]
+    assert re.match(r"Tom is a (dog|cow) and Jerry is a mouse\. T.*\. They became", text), text
+    page.click("#editor-done")
+    page.click(".edit >> nth=1")
+    assert [page.input_value(f"#blank-{name}") for name in ("size", "starts", "ends")] == ["8", "T", "."]
+
+
+def test_words_that_must_and_must_not_appear_and_their_number(
+    page: playwright.Page, browser: playwright.Browser
+) -> None:
+    page.click("#more summary")
+    page.fill("#must", "kite")
+    page.fill("#ban", "the")
+    page.click("#write")
+    playwright.expect(page.locator("#problem")).to_contain_text("the banned words")  # "in the end" is given
+    playwright.expect(page.locator(".stage")).to_be_hidden()
+    page.fill("#ban", "very, was")
+    page.click("#write")
+    finished(page)
+    words = json.loads(copied(page, "json"))["text"].replace(".", " ").split()
+    assert "kite" in words
+    assert not {"very", "was"} & {word.lower() for word in words}
+    assert "--must kite --" in copied(page, "command") + " --"
+    assert again_in(browser, copied(page, "link"))[0] == shown(page).strip()
+    page.locator(".token:has(sub:text-is('3'))").click()
+    playwright.expect(page.locator(".inspector li").first).to_be_visible()
+
+
+def test_a_text_that_was_begun_anew_says_so(page: playwright.Page, served: Served, model: LM) -> None:
+    asked = {
+        "template": "The [MASK:6|ends=s] ___.",
+        "num_words": 5,
+        "order": "random",
+        "temperature": 1,
+        "model": "first",
+    }
+    seed, text = next(
+        (seed, stream.result.text)
+        for seed in range(30)
+        if (stream := model.stream(asked["template"], seed=seed, num_words=5)).finish() and stream._attempts
+    )
+    link = "#" + urllib.parse.quote(json.dumps(asked | {"seed": seed}))
+    page.goto(f"{served.url}/{link}")
+    playwright.expect(page.locator(".anew")).to_contain_text("begun anew, attempt")
+    finished(page)
+    assert shown(page).strip() == text
+    page.locator(".token >> nth=1").click()
+    playwright.expect(page.locator(".inspector li").first).to_be_visible()
+
+
+def test_a_link_brings_back_both_sides_and_every_choice(page: playwright.Page, browser: playwright.Browser) -> None:
+    page.check("#compare")
+    page.select_option("#order", "confidence")
+    page.select_option("#order-2", "r2l")
+    page.fill("#seed-2", "9")
+    page.click("#more summary")
+    page.fill("#top_k", "20")
+    page.click("#write")
+    finished(page, 0)
+    finished(page, 1)
+    playwright.expect(page.locator(".stage[aria-busy]")).to_have_count(0)
+    other = browser.new_page()
+    other.goto(page.url)
+    finished(other, 0)
+    finished(other, 1)
+    assert [shown(other, i) for i in (0, 1)] == [shown(page, i) for i in (0, 1)]
+    values = ("#order", "#order-2", "#seed", "#seed-2", "#top_k", "#template", "#temperature")
+    assert [other.input_value(v) for v in values] == [page.input_value(v) for v in values]
+    assert other.is_checked("#compare")
+    other.close()
+
+
+def test_a_server_without_a_model_that_writes_says_so(browser: playwright.Browser) -> None:
+    with serving({**finetuned_models()}) as reads:
+        other = browser.new_page()
+        other.goto(reads.url)
+        playwright.expect(other.locator("#problem")).to_contain_text("No model that writes is served here")
+        other.close()
+
+
 def test_a_canvas_of_slots_takes_words(page: playwright.Page) -> None:
     page.click("#tab-canvas")
     page.fill("#length", "12")
@@ -226,6 +384,11 @@ def test_by_keyboard_alone(page: playwright.Page) -> None:
                 return
         raise AssertionError(f"{selector} cannot be reached")
 
+    def copied_by_key() -> str:
+        tab_to("[data-copy=json]")
+        page.keyboard.press("Enter")
+        return str(page.locator(".stage").first.get_attribute("data-copied"))
+
     tab_to(".word")
     page.keyboard.press("Enter")
     assert page.input_value("#template").startswith("___ is a ___")
@@ -239,7 +402,33 @@ def test_by_keyboard_alone(page: playwright.Page) -> None:
     page.keyboard.press("End")
     tab_to(".token")
     page.keyboard.press("Enter")
-    tab_to(".inspector li button")
+    before = json.loads(copied_by_key())
+    tab_to(".inspector li button:not(.chosen)")
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator(".inspector")).to_be_hidden()
+    finished(page)
+    assert json.loads(copied_by_key())["tokens"] != before["tokens"]
+    tab_to(".edit")
+    page.keyboard.press("Enter")
+    assert page.locator("#blank-size:focus").count() == 1
+    page.keyboard.type("3")
+    tab_to("#editor-done")
+    page.keyboard.press("Enter")
+    assert page.locator(".edit:focus").count() == 1
+    assert page.input_value("#template").startswith("[MASK:3] is a ___")
+    tab_to("#tab-text")
+    page.keyboard.press("ArrowRight")
+    tab_to("#slots button")
+    page.keyboard.press("Enter")
+    page.keyboard.type("fox")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Control+Enter")
+    finished(page)
+    assert "fox" in shown(page)
+    page.keyboard.press("Escape")
+    page.locator(".text").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator(".gap").count() == 1
 
 
 def test_narrow_screens_need_no_sideways_scrolling(browser: playwright.Browser, served: Served) -> None:

@@ -6,17 +6,20 @@ round, so that whatever else the machine does hits both alike. Clients read stre
 
 import json
 import os
+import platform
 import re
 import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection, HTTPException
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,18 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) * 1024
 
+    def get(self, path: str) -> str:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
+
+    def left_over(self) -> int:
+        """Requests and texts that are still counted once every client has its answer."""
+        return sum(int(n) for n in re.findall(r"^pmlm_(?:waiting|in_flight) (\d+)", self.get("/metrics"), re.MULTILINE))
+
     def stop(self) -> tuple[int, float]:
         """(exit code, seconds) of an orderly end."""
         begin = time.perf_counter()
@@ -92,6 +107,10 @@ def running(settings: ServeBench, places: int) -> Iterator[Server]:
         process.wait()
         if process.stderr is not None:
             process.stderr.close()
+
+
+_SAMPLE_SECONDS = 0.5
+"""Between two looks at the server's memory."""
 
 
 def ask(port: int, body: dict[str, Any]) -> float | None:
@@ -130,24 +149,40 @@ def measure(server: Server, settings: ServeBench, clients: int, first_seed: int)
 
 
 def soak(server: Server, settings: ServeBench) -> dict[str, Any]:
-    """Clients that never stop, and what the server's memory does meanwhile."""
-    end, memory, answered, lost = time.perf_counter() + settings.soak_seconds, list[int](), 0, 0
-    seed = 10_000
-    while time.perf_counter() < end:
-        run = measure(server, settings, settings.soak_clients, seed)
-        seed += 1000
-        answered, lost = answered + len(run.first_steps), lost + run.lost
-        memory.append(server.memory())
+    """Clients that never pause, and what the server's memory does meanwhile."""
+    start, end = server.memory(), time.perf_counter() + settings.soak_seconds
+    asked, lock = bodies(settings, 10_000), threading.Lock()
+
+    def client() -> tuple[int, int]:
+        answered = lost = 0
+        while time.perf_counter() < end:
+            with lock:
+                body = next(asked)
+            is_lost = ask(server.port, body) is None
+            answered, lost = answered + (not is_lost), lost + is_lost
+        return answered, lost
+
+    memory: list[int] = []
+    with ThreadPoolExecutor(settings.soak_clients) as pool:
+        clients = [pool.submit(client) for _ in range(settings.soak_clients)]
+        while time.perf_counter() < end:
+            time.sleep(min(_SAMPLE_SECONDS, settings.soak_seconds / 6))
+            memory.append(server.memory())
+    counts = [running.result() for running in clients]
     part = max(1, len(memory) // 3)
-    early, late = statistics.mean(memory[part : 2 * part] or memory), statistics.mean(memory[-part:])
+    middle, late = statistics.mean(memory[part : 2 * part] or memory), statistics.mean(memory[-part:])
     return {
-        "seconds": settings.soak_seconds, "answered": answered, "lost": lost, "memory_first": memory[0],
-        "memory_middle": early, "memory_end": late, "growth": late / early - 1,
+        "seconds": settings.soak_seconds, "clients": settings.soak_clients, "answered": sum(a for a, _ in counts),
+        "lost": sum(lost for _, lost in counts), "left_over": server.left_over(), "memory_start": start,
+        "memory_middle": middle, "memory_end": late, "memory_peak": max(memory), "growth": late / middle - 1,
+        "memory": memory,
     }  # fmt: skip
 
 
 def bench_serving(settings: ServeBench, advance: Callable[[int], None]) -> dict[str, Any]:
+    load = os.getloadavg()[0]
     with running(settings, settings.places) as batched, running(settings, 1) as single:
+        about = json.loads(batched.get("/v1/models"))["models"][0]
         servers = {"batched": batched, "one by one": single}
         for server in servers.values():
             measure(server, settings, 2, 0)  # tables are made, memory is taken
@@ -164,7 +199,11 @@ def bench_serving(settings: ServeBench, advance: Callable[[int], None]) -> dict[
         ends = {
             name: dict(zip(("exit_code", "seconds"), server.stop(), strict=True)) for name, server in servers.items()
         }
-    return {"settings": asdict(settings), "clients": rows, "soak": soaked, "shutdown": ends, "cores": os.cpu_count()}
+    return {
+        "settings": asdict(settings), "model": {name: about[name] for name in ("name", "parameters", "visibilities")},
+        "clients": rows, "soak": soaked, "shutdown": ends, "cores": os.cpu_count(), "load_before": load,
+        "python": platform.python_version(), "torch": version("torch"),
+    }  # fmt: skip
 
 
 def _row(clients: int, runs: dict[str, list[Run]]) -> dict[str, Any]:
@@ -188,3 +227,41 @@ def _rate(run: Run) -> float:
 
 def _quantile(ordered: Sequence[float], share: float) -> float | None:
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else None
+
+
+def serving_table(report: dict[str, Any]) -> str:
+    """A report in Markdown."""
+    settings, model = report["settings"], report["model"]
+    lines = [
+        f"{model['name']} ({model['parameters']:,} parameters), order {settings['order']}, visibility "
+        f"{settings['visibility'] or model['visibilities'][0]}; {report['cores']} cores, threads of each server "
+        f"{settings['threads']}, torch {report['torch']}, load average before the run {report['load_before']:.1f}. "
+        f"Medians of {settings['rounds']} round(s); the ratio is taken round by round.",
+        "",
+        "| clients | requests/s | one by one | ratio | first step | one by one | lost |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in report["clients"]:
+        one, other = row["batched"], row["one by one"]
+        cells = [
+            str(row["clients"]), f"{one['requests_per_second']:.1f}", f"{other['requests_per_second']:.1f}",
+            f"{row['ratio']:.2f} ×", _milliseconds(one["first_step_median"]), _milliseconds(other["first_step_median"]),
+            str(one["lost"] + other["lost"]),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    if (soaked := report["soak"]) is not None:
+        start, middle, end = (f"{soaked[f'memory_{when}'] / 2**20:.0f}" for when in ("start", "middle", "end"))
+        lines.append(
+            f"Soak of {soaked['seconds']:g} s with {soaked['clients']} clients: {soaked['answered']} answered, "
+            f"{soaked['lost']} lost, {soaked['left_over']} left over; memory {start} MiB at the start, {middle} in the "
+            f"middle, {end} at the end ({soaked['growth']:+.1%} from middle to end)."
+        )
+    ends = "; ".join(
+        f"{name}: exit {e['exit_code']} after {e['seconds']:.1f} s" for name, e in report["shutdown"].items()
+    )
+    return "\n".join([*lines, f"Shutdown, {ends}.", ""])
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{1000 * seconds:.0f} ms"

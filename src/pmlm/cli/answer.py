@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pmlm.cli.common import DeviceOption, JsonOption, print_json, print_json_line, read_argument, read_records
-from pmlm.errors import ConfigError, DataError
+from pmlm.errors import DataError
 
 if TYPE_CHECKING:
     from pmlm.nlu.finetuned import Answered
@@ -40,8 +40,6 @@ def answer(
 
     if model is None:
         raise DataError("no model: give one that was fine-tuned by -m (see `pmlm finetune squad`)")
-    if num < 1:
-        raise ConfigError(f"--num must be at least 1, got {num}")
     if (jsonl is None) == (question is None and context is None) or (question is None) != (context is None):
         raise DataError("give --question and --context, or a file of them by --jsonl")
     finetuned = load_finetuned(model, device=device)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from json import dumps
+from math import inf
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +18,7 @@ from pmlm.cli.common import (
     print_json,
     progress_bar,
 )
-from pmlm.errors import ConfigError
+from pmlm.errors import ConfigError, RunError
 
 app = typer.Typer(help="Side-by-side timings, as ratios taken in one run.", no_args_is_help=True)
 
@@ -78,11 +81,17 @@ def serve(
     threads: Annotated[int, typer.Option("--threads", help="CPU threads of each server.")] = 1,
     order: Annotated[str, typer.Option("--order")] = "random",
     visibility: VisibilityOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write bench.json here, and the table made of it, bench.md.", metavar="DIR"
+        ),
+    ] = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """The server with batching against the same server without, in turns."""
-    from pmlm.bench.serve import ServeBench, bench_serving
+    """The server with batching against the same server without, in turns; then a soak."""
+    from pmlm.bench.serve import ServeBench, bench_serving, serving_table
 
     try:
         counts = tuple(int(part) for part in clients.split(","))
@@ -91,28 +100,23 @@ def serve(
     for name, value in (("--clients", min(counts)), ("--requests", requests), ("--rounds", rounds)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}")
+    if not 0 <= soak < inf:
+        raise ConfigError(f"--soak takes seconds, 0 or more; got {soak:g}")
     settings = ServeBench(
         clients=counts, requests=requests, rounds=rounds, soak_seconds=soak, threads=threads, order=order,
         visibility=visibility, model=None if model is None else str(model),
     )  # fmt: skip
     with progress_bar("bench", len(counts) * rounds * 2 + 1, quiet=quiet) as advance:
         report = bench_serving(settings, advance)
-    print_json(report) if json else _print_serving(report)
+    if output is not None:
+        _write_report(output, report, serving_table(report))
+    print_json(report) if json else print(serving_table(report), end="")
 
 
-def _print_serving(report: dict[str, Any]) -> None:
-    print(f"{'clients':>8}{'batched':>12}{'one by one':>12}{'ratio':>8}{'first step':>14}{'one by one':>12}{'lost':>6}")
-    for row in report["clients"]:
-        one, other = row["batched"], row["one by one"]
-        first = [f"{1000 * x['first_step_median']:.0f} ms" for x in (one, other)]
-        print(
-            f"{row['clients']:8}{one['requests_per_second']:10.1f}/s{other['requests_per_second']:10.1f}/s"
-            f"{row['ratio']:8.2f}{first[0]:>14}{first[1]:>12}{one['lost'] + other['lost']:6}"
-        )
-    if (soak := report["soak"]) is not None:
-        print(
-            f"soak {soak['seconds']:g} s: {soak['answered']} answered, {soak['lost']} lost, memory "
-            f"{soak['memory_middle'] / 2**20:.0f} to {soak['memory_end'] / 2**20:.0f} MiB ({soak['growth']:+.1%})"
-        )
-    for name, end in report["shutdown"].items():
-        print(f"shutdown, {name}: exit {end['exit_code']} after {end['seconds']:.1f} s")
+def _write_report(folder: Path, report: dict[str, Any], table: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "bench.json").write_text(dumps(report, indent=2) + "\n", encoding="utf-8")
+        (folder / "bench.md").write_text(table, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror or error}") from None

@@ -17,6 +17,7 @@ from pmlm.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from pmlm.lm import LM
+    from pmlm.nlu.finetuned import Finetuned
 
 _TOKEN = "PMLM_TOKEN"
 
@@ -28,7 +29,8 @@ def serve(
             "--model",
             "-m",
             metavar="DIR",
-            help="Checkpoint folder; repeatable. Without it: the model inside the package.",
+            help="Checkpoint folder, of a language model or a fine-tuned one; repeatable. Without it: the model "
+            "inside the package.",
         ),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
@@ -105,16 +107,16 @@ def _listen(server: object, host: str, port: int, quiet: bool) -> None:
             signal.signal(number, handler)
 
 
-def _load(folders: list[Path], device: str) -> dict[str, LM]:
-    from pmlm.lm import load
+def _load(folders: list[Path], device: str) -> dict[str, LM | Finetuned]:
+    from pmlm.nlu.finetuned import load_any
 
-    models: dict[str, LM] = {}
+    models: dict[str, LM | Finetuned] = {}
     for folder in folders or [None]:  # type: ignore[list-item]
-        lm = load(folder, device=device)
-        name = str(lm.describe()["name"])
+        model = load_any(folder, device=device)
+        name = str(model.describe()["name"])
         while name in models:
             name += "+"
-        models[name] = lm
+        models[name] = model
     return models
 
 

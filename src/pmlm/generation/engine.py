@@ -67,6 +67,10 @@ class Event:
     is_last: bool
 
 
+class Cornered(ConstraintError):
+    """Constraints that are each possible have together left nothing for a slot: another draw may find a way."""
+
+
 class Engine:
     """Pools of canvases over one model."""
 
@@ -236,7 +240,7 @@ class Pool:
 
 def _some(allowed_V: Tensor, slot: int) -> Tensor:
     if not allowed_V.any():
-        raise ConstraintError(f"no piece may stand at position {slot - 1} under the constraints given")
+        raise Cornered(f"no piece may stand at position {slot - 1} under the constraints given")
     return allowed_V
 
 

@@ -3,7 +3,7 @@ r"""Templates: plain text with blanks.
 - `[MASK]`     one token
 - `[MASK:20]`  twenty tokens
 - `[MASK:5-15]`, `[MASK:*]`  as many tokens as fit best, within bounds or not
-- `___`, `[WORD]`  one word, as many tokens as it needs (three underscores or more)
+- `___`, `[WORD]`  one word, as many tokens as it needs (three underscores or more); `[WORD:2]`  one of two tokens
 - `\[`, `\_` and `\\` stand for the character itself
 
 A space before a blank belongs to the blank: what fills it starts a word. Without that space the filling goes on
@@ -22,7 +22,7 @@ themselves:
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pmlm.errors import TemplateError
 from pmlm.tokenizer import Tokenizer
@@ -106,10 +106,11 @@ def _read_blank(source: str, match: re.Match[str]) -> _Mark:
         )
     size, *options = re.split(r"(?<!\\)\|", match["rest"].removesuffix("]"))
     is_word = match["name"] == "WORD"
+    sizes = _WORD_SIZES if is_word and not size else _read_size(size, written)
     limits = tuple(_read_limit(option, written) for option in options if option != "open")
-    if is_word and size:
-        raise TemplateError(f"[WORD] takes as many tokens as it needs: no number, got {written!r}")
-    return _Mark(_WORD_SIZES if is_word else _read_size(size, written), is_word, "open" in options, limits)
+    if is_word and size and sizes[0] != sizes[1]:
+        raise TemplateError(f"[WORD] takes as many tokens as it needs, or a number of them: got {written!r}")
+    return _Mark(sizes, is_word, "open" in options, limits)
 
 
 def _read_size(size: str, written: str) -> tuple[int, int | None]:
@@ -146,7 +147,7 @@ def _place_spaces(texts: list[str], marks: list[_Mark]) -> Iterator[Segment]:
             if mark.is_open and not starts_word:
                 starts_word = None
             least, most = mark.sizes
-            is_fixed = least == most and not mark.is_word
+            is_fixed = least == most
             yield Blank(
                 least if is_fixed else None, starts_word, mark.is_word, None if is_fixed else mark.sizes, mark.limits
             )
@@ -166,12 +167,19 @@ def template_source(template: Template) -> str:
     return written
 
 
+def with_lengths(template: Template) -> Template:
+    """The same, once lengths are chosen, for asking again: no draw chooses others."""
+    fixed = [replace(s, sizes=None) if isinstance(s, Blank) and s.num_tokens else s for s in template.segments]
+    return Template(tuple(fixed))
+
+
 def _blank_source(blank: Blank) -> str:
-    if blank.is_word and not blank.limits and blank.starts_word is not None:
+    is_open_word = blank.is_word and blank.sizes is not None
+    if is_open_word and not blank.limits and blank.starts_word is not None:
         return "___"
     size = ""
-    if not blank.is_word and blank.num_tokens is not None:
-        size = "" if blank.num_tokens == 1 else f":{blank.num_tokens}"
+    if not is_open_word and blank.num_tokens is not None:
+        size = "" if blank.num_tokens == 1 and not blank.is_word else f":{blank.num_tokens}"
     elif not blank.is_word and blank.sizes is not None:
         size = ":*" if blank.sizes[1] is None else f":{blank.sizes[0]}-{blank.sizes[1]}"
     options = ["open"] if blank.starts_word is None else []
@@ -252,8 +260,10 @@ class _Cutter:
         """0: the span fits the blank. Above: it is too short. Below: it is too long, and so is every longer one."""
         if self.tokenizer is None:
             return 0
-        if blank.is_word:
-            return -1 if len(span.split()) > 1 or span[-1].isspace() else 0
+        if blank.is_word and (len(span.split()) > 1 or span[-1].isspace()):
+            return -1
+        if blank.is_word and blank.sizes is not None:
+            return 0
         count = len(encode_part(span, self.tokenizer, is_first=is_first))
         least, most = _bounds(blank)
         if least <= count and (most is None or count <= most):
@@ -289,10 +299,11 @@ def encode_part(text: str, tokenizer: Tokenizer, *, is_first: bool) -> list[int]
 
 def _check_filling(number: int, blank: Blank, span: str, ids: tuple[int, ...]) -> None:
     least, most = _bounds(blank)
-    if blank.is_word:
-        if len(span.split()) != 1:
-            raise TemplateError(f"blank {number} (___) takes one word, not {_short(span.strip())}")
-    elif len(ids) < least or (most is not None and len(ids) > most):
+    if blank.is_word and len(span.split()) != 1:
+        raise TemplateError(f"blank {number} (___) takes one word, not {_short(span.strip())}")
+    if blank.is_word and blank.sizes is not None:
+        return
+    if len(ids) < least or (most is not None and len(ids) > most):
         tokens = f"{least} token{'s' * (least > 1)}" if least == most else f"{least} to {most} tokens"
         raise TemplateError(
             f"blank {number} takes {tokens}, but {_short(span.strip())} has {len(ids)}. Write [MASK:{len(ids)}], or "

@@ -183,6 +183,9 @@ class TaskModel(nn.Module):
     def device(self) -> torch.device:
         return self.backbone.tokens.weight.device
 
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
 
 def _build_head(config: ModelConfig, spec: HeadSpec) -> nn.Module:
     match spec.kind:

@@ -3,6 +3,7 @@
 Also where fine-tuning begins: the backbone of any checkpoint, fine-tuned before or not.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 
 import torch
 
-from pmlm.errors import CheckpointError, DataError
-from pmlm.lm import default_model_folder
+from pmlm.errors import CheckpointError, ConfigError, DataError
+from pmlm.lm import LM, default_model_folder, describe, load
 from pmlm.model import Backbone, HeadSpec, TaskModel
 from pmlm.model.checkpoint import load_checkpoint, load_task_checkpoint, read_config
 from pmlm.nlu.exams import find_all
@@ -21,6 +22,12 @@ from pmlm.nlu.squad import Question
 from pmlm.nlu.windows import WindowSettings, cut_questions
 from pmlm.runtime import pick_device
 from pmlm.tokenizer import Tokenizer, load_tokenizer
+from pmlm.writer import check_text
+
+CLASSIFY = ("classes", "number")
+"""Kinds of heads that a text or a pair is given to."""
+ANSWER = ("span",)
+"""Kinds of heads that a question is given to."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,8 @@ class Answered:
     answer: str | None
     """None: the context does not answer it."""
     no_answer: float
-    """How much "no answer" scores above the best span; None is said where this exceeds the threshold."""
+    """How much "no answer" scores above the best span (infinitely, where there is none); None is said where this
+    exceeds the threshold."""
     threshold: float
     spans: list[Span]
 
@@ -62,7 +70,7 @@ class Answered:
         return {
             "question": self.question,
             "answer": self.answer,
-            "no_answer": self.no_answer,
+            "no_answer": self.no_answer if math.isfinite(self.no_answer) else None,  # JSON has no infinity
             "threshold": self.threshold,
             "spans": [vars(span) for span in self.spans],
         }
@@ -74,16 +82,34 @@ class Finetuned:
     def __init__(self, model: TaskModel, tokenizer: Tokenizer, about: dict[str, Any], folder: Path | None) -> None:
         self.model, self.tokenizer, self.about, self.folder = model, tokenizer, about, folder
 
+    def has_head(self, kinds: Sequence[str]) -> bool:
+        """Whether it was fine-tuned for a task of these kinds."""
+        return any(spec.kind in kinds for spec in self.model.specs.values())
+
+    def describe(self) -> dict[str, Any]:
+        """What it is, in plain data."""
+        return describe(self.model, self.tokenizer, self.about, self.folder)
+
+    def tasks(self) -> list[dict[str, Any]]:
+        """What it was fine-tuned for, in plain data."""
+        reads = {spec.name: 2 if spec.is_pair or spec.kind in ANSWER else 1 for spec in self.model.specs.values()}
+        return [
+            {"name": spec.name, "kind": spec.kind, "texts": reads[spec.name], "labels": list(spec.labels)}
+            for spec in self.model.specs.values()
+        ]
+
     def classify(self, text: str, second: str | None = None, *, task: str | None = None) -> Classified:
         """The class (or number) of a text, or of a pair; `task` where the model has several heads."""
         return self.classify_batch([(text,) if second is None else (text, second)], task=task)[0]
 
     def classify_batch(self, texts: Sequence[Sequence[str]], *, task: str | None = None) -> list[Classified]:
-        spec = self._spec(task, ("classes", "number"))
+        spec = self._spec(task, CLASSIFY)
         wanted = 2 if spec.is_pair else 1
         for group in texts:
             if len(group) != wanted:
                 raise DataError(f"{spec.name} reads {wanted} text{'s' * (wanted > 1)} at a time, got {len(group)}")
+            for text in group:
+                check_text(text)
         if not texts:
             return []
         rows = frame_texts(texts, self.tokenizer, self.model.config.max_length)
@@ -112,10 +138,15 @@ class Finetuned:
         threshold: float | None = None,
         task: str | None = None,
     ) -> list[Answered]:
-        spec = self._spec(task, ("span",))
+        spec = self._spec(task, ANSWER)
+        if num < 1:
+            raise ConfigError(f"num must be at least 1, got {num}")
+        for texts in asked:
+            for text in texts:
+                check_text(text)
         limit = spec.threshold if threshold is None else threshold
         questions = [Question(str(i), question, context, ()) for i, (question, context) in enumerate(asked)]
-        windows = WindowSettings(best=max(num, 1))
+        windows = WindowSettings(best=num)
         cut = cut_questions(questions, self.tokenizer, self.model.config.max_length, windows)
         found = find_all(self.model, spec.name, cut, self.tokenizer.pad_id, windows)
         results = []
@@ -134,7 +165,7 @@ class Finetuned:
         fitting = {name: spec for name, spec in self.model.specs.items() if spec.kind in kinds}
         has = ", ".join(self.model.specs)
         if not fitting:
-            command = "answer" if "classes" in kinds else "classify"
+            command = "answer" if kinds == CLASSIFY else "classify"
             raise CheckpointError(f"{self.folder} is fine-tuned for {has}: use `pmlm {command}`")
         if task is None and len(fitting) > 1:
             raise DataError(f"the model knows several tasks: name one of {', '.join(fitting)}")
@@ -153,6 +184,12 @@ def load_finetuned(folder: str | Path, *, device: str = "auto") -> Finetuned:
     )
     checkpoint.model.to(pick_device(device))
     return Finetuned(checkpoint.model, tokenizer, dict(checkpoint.about), path)
+
+
+def load_any(folder: str | Path | None = None, *, device: str = "auto") -> LM | Finetuned:
+    """A checkpoint as what it is: fine-tuned where it has heads, else a language model."""
+    is_finetuned = folder is not None and read_config(Path(folder)).get("heads")
+    return load_finetuned(folder, device=device) if folder is not None and is_finetuned else load(folder, device=device)
 
 
 @dataclass(frozen=True)

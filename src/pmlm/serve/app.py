@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,12 +18,19 @@ from starlette.exceptions import HTTPException
 from pmlm import __version__
 from pmlm.errors import PmlmError
 from pmlm.lm import LM
+from pmlm.nlu.finetuned import Finetuned
 from pmlm.serve.guard import Guard
-from pmlm.serve.limits import Busy, LimitError, Limits, TooSlow, UnknownModel
+from pmlm.serve.limits import Busy, LimitError, Limits, TooSlow, UnknownModel, WrongModel
 from pmlm.serve.openapi import EVENTS, complete, problems
 from pmlm.serve.schemas import (
+    AnsweredQuestion,
+    AnsweredQuestions,
+    AnswerRequest,
     Candidates,
     CandidatesRequest,
+    ClassifiedText,
+    ClassifiedTexts,
+    ClassifyRequest,
     FilledText,
     FilledTexts,
     FillMaskRequest,
@@ -31,6 +38,7 @@ from pmlm.serve.schemas import (
     Guess,
     Health,
     Models,
+    RatedText,
     ScoredText,
     ScoreRequest,
 )
@@ -43,7 +51,9 @@ _GONE = 499
 _log = logging.getLogger("pmlm.serve")
 
 
-def create_app(models: dict[str, LM], *, limits: Limits | None = None, token: str | None = None) -> FastAPI:
+def create_app(
+    models: Mapping[str, LM | Finetuned], *, limits: Limits | None = None, token: str | None = None
+) -> FastAPI:
     """An ASGI application that serves the given models; the first is the default."""
     limits = limits or Limits()
     service = Service(models, limits)
@@ -66,7 +76,7 @@ def create_app(models: dict[str, LM], *, limits: Limits | None = None, token: st
     _add_routes(app, service)
     _add_pages(app)
     _add_errors(app)
-    complete(app, list(models), has_token=token is not None)
+    complete(app, service.names, has_token=token is not None)
     app.add_middleware(Guard, limits=limits, metrics=service.metrics, token=token)
     return app
 
@@ -101,7 +111,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         tags=["write"],
     )
     async def stream(asked: GenerateRequest) -> Response:
-        """The same, as server-sent events: `draft`, a `step` for every token, then `done` with the document."""
+        """The same, as server-sent events: `draft`, a `step` for every token, `done` with the document."""
         writing = Writing(service, asked)
         events = writing.events()
         draft = await anext(events)  # what is wrong with the request is said by the status
@@ -130,9 +140,31 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """The likeliest tokens at one hidden position of a canvas in the middle of being written."""
         return await _while_there(request, service.candidates(asked))
 
+    @app.post(
+        "/v1/classify",
+        response_model=ClassifiedText | RatedText | ClassifiedTexts,
+        responses=problems(),
+        dependencies=_JSON,
+        tags=["understand"],
+    )
+    async def classify(asked: ClassifyRequest, request: Request) -> Response:
+        """The class (or number) of a text or a pair, by a fine-tuned model: the document of `pmlm classify --json`."""
+        return await _while_there(request, service.classify(asked))
+
+    @app.post(
+        "/v1/answer",
+        response_model=AnsweredQuestion | AnsweredQuestions,
+        responses=problems(),
+        dependencies=_JSON,
+        tags=["understand"],
+    )
+    async def answer(asked: AnswerRequest, request: Request) -> Response:
+        """A stretch of a text that answers a question, or none: the document of `pmlm answer --json`."""
+        return await _while_there(request, service.answer(asked))
+
     @app.get("/v1/models", response_model=Models, responses=problems(401), tags=["server"])
     async def models() -> Any:
-        """What is served; the first is the default."""
+        """What is served, and what can be asked of each; where none is named, the first that can be asked is."""
         return {"models": service.about()}
 
     @app.get("/healthz", response_model=Health, tags=["server"])
@@ -195,6 +227,7 @@ _STATUS: Sequence[tuple[type[PmlmError], int]] = (
     (TooSlow, 503),
     (UnknownModel, 404),
     (LimitError, 422),
+    (WrongModel, 422),
 )
 
 

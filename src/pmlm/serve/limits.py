@@ -41,13 +41,19 @@ class TooSlow(PmlmError):
 
 
 class UnknownModel(PmlmError):
-    """No model of that name is served."""
+    """No model of that name, or for that route, is served."""
+
+
+class WrongModel(PmlmError):
+    """The model that was named is not one for this route."""
 
 
 MOST_CHARACTERS = 20_000
 """Of a text or a template."""
 MOST_OPTION_CHARACTERS = 2_000
 MOST_ITEMS = 1_000
+MOST_SPANS = 100
+"""Answers that are listed."""
 MOST_WORDS = 32
 """In an option that lists words: rules grow with each."""
 MOST_WORD_CHARACTERS = 40

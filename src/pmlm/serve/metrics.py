@@ -9,6 +9,7 @@ _HELP = {
     "pmlm_tokens_total": ("counter", "Tokens written."),
     "pmlm_turns_total": ("counter", "Turns of the engine; each writes a token of every text in flight."),
     "pmlm_cancelled_total": ("counter", "Requests whose client went away or whose time was up."),
+    "pmlm_restarts_total": ("counter", "Texts begun anew because their constraints left no way on."),
     "pmlm_in_flight": ("gauge", "Texts that are being written."),
     "pmlm_waiting": ("gauge", "Requests that are being served or wait."),
     "pmlm_request_seconds": ("histogram", "Time from request to answer, of streams to their end."),

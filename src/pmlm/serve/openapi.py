@@ -1,10 +1,11 @@
 """The parts of the OpenAPI document that routes do not give by themselves: problems, the event stream, the token."""
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
 
-from pmlm.serve.schemas import DraftEvent, Problem, StepEvent
+from pmlm.serve.schemas import DraftEvent, Problem, RestartEvent, StepEvent
 
 _MEANING = {
     400: "The body is not JSON.",
@@ -21,13 +22,14 @@ _MEANING = {
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Server-sent events: one `draft` (data: DraftEvent), a `step` for each token (data: StepEvent), "
-        "then one `done` (data: the document of /v1/generate) or one `error` (data: Problem).",
+        "a `restart` where a text is begun anew because its constraints left no way on (data: RestartEvent), then one "
+        "`done` (data: the document of /v1/generate) or one `error` (data: Problem).",
         "content": {
             "text/event-stream": {
                 "schema": {
                     "type": "object",
                     "properties": {
-                        "event": {"enum": ["draft", "step", "done", "error"]},
+                        "event": {"enum": ["draft", "step", "restart", "done", "error"]},
                         "data": {"type": "string", "contentMediaType": "application/json"},
                     },
                     "required": ["event", "data"],
@@ -45,19 +47,21 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Problem, "description": _MEANING[status]} for status in statuses or _MEANING}
 
 
-def complete(app: FastAPI, models: list[str], *, has_token: bool) -> None:
-    """Add the schemas of events, the names of the models, and the token where one is wanted."""
+def complete(app: FastAPI, names: Callable[[str], list[str]], *, has_token: bool) -> None:
+    """Add the schemas of events, the names of the models that a route can ask, and the token where one is wanted."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = make()
             components = document.setdefault("components", {})
-            for event in (DraftEvent, StepEvent):
+            for event in (DraftEvent, StepEvent, RestartEvent):
                 components.setdefault("schemas", {})[event.__name__] = event.model_json_schema()
-            for schema in components["schemas"].values():
-                if "model" in schema.get("properties", {}):
-                    schema["properties"]["model"]["anyOf"] = [{"enum": models}, {"type": "null"}]
+            for path, methods in document["paths"].items():
+                body = methods.get("post", {}).get("requestBody")
+                if body is not None and (known := names(path)):
+                    schema = components["schemas"][body["content"]["application/json"]["schema"]["$ref"].split("/")[-1]]
+                    schema["properties"]["model"]["anyOf"] = [{"enum": known}, {"type": "null"}]
             if has_token:
                 components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 for path, methods in document["paths"].items():

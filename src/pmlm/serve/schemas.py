@@ -14,9 +14,11 @@ from pmlm.serve.limits import (
     MOST_CHARACTERS,
     MOST_ITEMS,
     MOST_OPTION_CHARACTERS,
+    MOST_SPANS,
     MOST_WORD_CHARACTERS,
     MOST_WORDS,
 )
+from pmlm.writer import MOST_ATTEMPTS
 
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -68,7 +70,10 @@ Options: type[_Strict] = create_model(
 
 
 class _Model(_Strict):
-    model: Annotated[str | None, Field(max_length=200, description="One of /v1/models; without it, the first.")] = None
+    model: Annotated[
+        str | None,
+        Field(max_length=200, description="One of /v1/models; without it, the first that can be asked here."),
+    ] = None
 
 
 class _Asked(Options, _Model):  # type: ignore[valid-type,misc]
@@ -128,6 +133,35 @@ class FillMaskRequest(_Model):
     visibility: Annotated[str | None, Field(max_length=40, description=_HELP["visibility"])] = None
 
 
+class ClassifyRequest(_Model):
+    """As `pmlm classify`: a text or a pair, or a batch of them."""
+
+    texts: Annotated[
+        list[Text] | None,
+        Field(max_length=2, description="A text; two for a task of pairs.", examples=[["a warm and funny film"]]),
+    ] = None
+    batch: Annotated[
+        list[Annotated[list[Text], Field(max_length=2)]] | None,
+        Field(max_length=MOST_ITEMS, description="Instead: several, each as `texts`."),
+    ] = None
+    task: Annotated[str | None, Field(max_length=200, description="Which head, where the model has several.")] = None
+
+
+class AnswerRequest(_Model):
+    """As `pmlm answer`: a question and the text that may answer it, or a batch of both."""
+
+    question: Annotated[Text | None, Field(examples=["Who is a mouse?"])] = None
+    context: Annotated[Text | None, Field(examples=["Tom is a cat and Jerry is a mouse."])] = None
+    batch: Annotated[
+        list[Annotated[tuple[Text, Text], Strict(False)]] | None,
+        Field(max_length=MOST_ITEMS, description="Instead: several, each a list of a question and a context."),
+    ] = None
+    num: Annotated[int, Field(le=MOST_SPANS, description="How many spans to list.")] = 3
+    threshold: Annotated[float | None, Field(description="Answer less below it. Without it: the one found on dev.")] = (
+        None
+    )
+
+
 class Problem(BaseModel):
     error: Annotated[str, Field(description="One line, as the command line says it.")]
 
@@ -176,8 +210,62 @@ class Candidates(BaseModel):
     candidates: list[Candidate]
 
 
+class ClassifiedText(BaseModel):
+    """Of a task of classes."""
+
+    texts: list[str]
+    task: str
+    label: str
+    prob: Annotated[float, Field(description="Of the label.")]
+    probs: dict[str, float]
+
+
+class RatedText(BaseModel):
+    """Of a task that asks for a number."""
+
+    texts: list[str]
+    task: str
+    value: float
+
+
+class ClassifiedTexts(BaseModel):
+    results: list[ClassifiedText | RatedText]
+
+
+class AnswerSpan(BaseModel):
+    text: str
+    start: Annotated[int, Field(description="Characters of the context.")]
+    end: int
+    prob: Annotated[float, Field(description="Among the spans that are listed and no answer.")]
+
+
+class AnsweredQuestion(BaseModel):
+    question: str
+    answer: Annotated[str | None, Field(description="A stretch of the context; null where it does not answer.")]
+    no_answer: Annotated[
+        float | None,
+        Field(description='How much "no answer" scores above the best span; null where there is no span at all.'),
+    ]
+    threshold: float
+    spans: list[AnswerSpan]
+
+
+class AnsweredQuestions(BaseModel):
+    results: list[AnsweredQuestion]
+
+
+class TaskAbout(BaseModel):
+    name: str
+    kind: Annotated[str, Field(description="classes, number or span.")]
+    texts: Annotated[int, Field(description="How many it reads at a time; of a span, the question and its context.")]
+    labels: list[str]
+
+
 class ModelAbout(BaseModel):
     name: str
+    endpoints: Annotated[list[str], Field(description="What can be asked of it.")]
+    packaged: Annotated[bool, Field(description="The one inside the package, which commands need not name.")]
+    tasks: Annotated[list[TaskAbout], Field(description="What it was fine-tuned for.")]
     interim: bool
     parameters: int
     layers: int
@@ -214,5 +302,16 @@ class DraftEvent(BaseModel):
     """Data of the first event, `draft`: each text before anything is written."""
 
     drafts: Annotated[list[list[str | None]], Field(description="Tokens; null where something will be written.")]
-    templates: list[str]
+    templates: Annotated[
+        list[str], Field(description="As they are filled: words placed, every blank with its number of tokens.")
+    ]
     seeds: list[int]
+
+
+class RestartEvent(BaseModel):
+    """Data of a `restart` event: constraints drove a text into a corner, it is begun anew and its steps from 1."""
+
+    text: Annotated[int, Field(description="Which of the request's n texts, from 0.")]
+    attempt: Annotated[int, Field(description=f"2, 3, … of at most {MOST_ATTEMPTS}.")]
+    draft: Annotated[list[str | None], Field(description="Tokens; null where something will be written.")]
+    template: str

@@ -5,44 +5,88 @@ Everything that touches a model goes through the worker; here it is asked, await
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pmlm.errors import ConfigError, PmlmError, RunError, TemplateError
+from pmlm.errors import ConfigError, DataError, PmlmError, RunError, TemplateError
 from pmlm.generation.canvas import Canvas
 from pmlm.generation.decode import Reveal
 from pmlm.generation.engine import Job
-from pmlm.generation.template import parse_template, template_source
-from pmlm.lm import LM
+from pmlm.generation.template import parse_template, template_source, with_lengths
+from pmlm.lm import LM, default_model_folder
+from pmlm.nlu.finetuned import ANSWER, CLASSIFY, Answered, Classified, Finetuned
 from pmlm.results import filled_document
 from pmlm.runtime import draw_seed
-from pmlm.serve.limits import Busy, LimitError, Limits, TooSlow, UnknownModel
+from pmlm.serve.limits import Busy, LimitError, Limits, TooSlow, UnknownModel, WrongModel
 from pmlm.serve.metrics import Metrics
-from pmlm.serve.schemas import CandidatesRequest, FillMaskRequest, GenerateRequest, ScoreRequest
-from pmlm.serve.worker import Done, Failed, Ready, Report, Task, Worker, Wrote
+from pmlm.serve.schemas import (
+    AnswerRequest,
+    CandidatesRequest,
+    ClassifyRequest,
+    FillMaskRequest,
+    GenerateRequest,
+    ScoreRequest,
+)
+from pmlm.serve.worker import Done, Failed, Ready, Report, Restarted, Task, Worker, Wrote
 
 T = TypeVar("T")
 FAILED = "the server failed at this request"
 """All that a client is told of a bug; the log has the rest."""
+_LM_ROUTES = ("/v1/generate", "/v1/generate/stream", "/v1/score", "/v1/fill-mask", "/v1/candidates")
+
+
+def routes_of(model: LM | Finetuned) -> list[str]:
+    """What can be asked of a model."""
+    if isinstance(model, LM):
+        return list(_LM_ROUTES)
+    heads = {"/v1/classify": CLASSIFY, "/v1/answer": ANSWER}
+    return [route for route, kinds in heads.items() if model.has_head(kinds)]
 
 
 class Service:
     """Models by name, and the worker that runs them."""
 
-    def __init__(self, models: dict[str, LM], limits: Limits) -> None:
+    def __init__(self, models: Mapping[str, LM | Finetuned], limits: Limits) -> None:
         self.models, self.limits, self.metrics = models, limits, Metrics()
         self.worker = Worker(limits.places, self.metrics)
         self.num_waiting = 0
 
-    def lm(self, name: str | None) -> LM:
-        if name is None:
-            return next(iter(self.models.values()))
-        if name not in self.models:
+    def lm(self, name: str | None, route: str) -> LM:
+        model = self._model(name, route)
+        assert isinstance(model, LM)
+        return model
+
+    def finetuned(self, name: str | None, route: str) -> Finetuned:
+        model = self._model(name, route)
+        assert isinstance(model, Finetuned)
+        return model
+
+    def names(self, route: str) -> list[str]:
+        """The models that a route can ask; the first is its default."""
+        return [name for name, model in self.models.items() if route in routes_of(model)]
+
+    def _model(self, name: str | None, route: str) -> LM | Finetuned:
+        able = self.names(route)
+        if name is None and not able:
+            raise UnknownModel(f"no model for {route} is served: /v1/models says what each one is for")
+        if name is not None and name not in self.models:
             raise UnknownModel(f"no model {name!r} is served. Known: {', '.join(self.models)}.")
-        return self.models[name]
+        if name is not None and name not in able:
+            knows = ", ".join(routes_of(self.models[name]))
+            raise WrongModel(f"the model {name!r} is not one for {route}; it is for {knows}")
+        return self.models[able[0] if name is None else name]
 
     def about(self) -> list[dict[str, Any]]:
-        return [{**lm.describe(), "name": name} for name, lm in self.models.items()]
+        return [
+            {
+                **model.describe(),
+                "name": name,
+                "endpoints": routes_of(model),
+                "packaged": model.folder == default_model_folder(),
+                "tasks": model.tasks() if isinstance(model, Finetuned) else [],
+            }
+            for name, model in self.models.items()
+        ]
 
     async def generate(self, asked: GenerateRequest) -> dict[str, Any]:
         writing = Writing(self, asked)
@@ -51,7 +95,7 @@ class Service:
         return writing.document()
 
     async def score(self, asked: ScoreRequest) -> dict[str, Any]:
-        lm = self.lm(asked.model)
+        lm = self.lm(asked.model, "/v1/score")
 
         def run() -> dict[str, Any]:
             if asked.given is not None:
@@ -65,7 +109,7 @@ class Service:
         return await self.call(run)
 
     async def fill_mask(self, asked: FillMaskRequest) -> list[Any]:
-        lm = self.lm(asked.model)
+        lm = self.lm(asked.model, "/v1/fill-mask")
 
         def run() -> list[Any]:
             self.check_template(asked.template)
@@ -74,13 +118,44 @@ class Service:
         return await self.call(run)
 
     async def candidates(self, asked: CandidatesRequest) -> dict[str, Any]:
-        lm = self.lm(asked.model)
+        lm = self.lm(asked.model, "/v1/candidates")
 
         def run() -> list[dict[str, Any]]:
             self.check_template(asked.template)
             return lm.candidates(asked.template, asked.position, count=asked.count, seed=asked.seed, **asked.options())
 
         return {"position": asked.position, "candidates": await self.call(run)}
+
+    async def classify(self, asked: ClassifyRequest) -> dict[str, Any]:
+        model = self.finetuned(asked.model, "/v1/classify")
+        match asked.texts, asked.batch:
+            case list() as texts, None:
+                groups = [texts]
+            case None, list() as batch:
+                groups = self._batch(batch)
+            case _:
+                raise DataError("give texts (one, or two for a task of pairs), or a batch of them")
+        said = await self.call(lambda: model.classify_batch(groups, task=asked.task))
+        return _documents(said, is_batch=asked.texts is None)
+
+    async def answer(self, asked: AnswerRequest) -> dict[str, Any]:
+        model = self.finetuned(asked.model, "/v1/answer")
+        match asked.question, asked.context, asked.batch:
+            case str() as question, str() as context, None:
+                pairs = [(question, context)]
+            case None, None, list() as batch:
+                pairs = self._batch(batch)
+            case _:
+                raise DataError("give question and context, or a batch of them")
+        said = await self.call(lambda: model.answer_batch(pairs, num=asked.num, threshold=asked.threshold))
+        return _documents(said, is_batch=asked.batch is not None)
+
+    def _batch(self, items: list[T]) -> list[T]:
+        if not items:
+            raise DataError("the batch is empty")
+        if len(items) > self.limits.samples:
+            raise LimitError(f"the batch has {len(items)} entries; this server takes at most {self.limits.samples}")
+        return items
 
     def check_template(self, template: str) -> None:
         if (num := len(parse_template(template).blanks)) > self.limits.blanks:
@@ -131,17 +206,23 @@ class Writing:
     """One request to write, from its draft to its document."""
 
     def __init__(self, service: Service, asked: GenerateRequest) -> None:
-        self.service, self.lm, self.asked = service, service.lm(asked.model), asked
+        self.service, self.lm, self.asked = service, service.lm(asked.model, "/v1/generate"), asked
         _check_asked(asked, service.limits)
         first = draw_seed() if asked.seed is None else asked.seed
         self.seeds = [first + i for i in range(asked.n)]
         self.settings = self.lm.settings(asked.options())
-        self.begin = time.perf_counter()
+        self.begin, self.has_begun = time.perf_counter(), False
+        self.templates: list[str] = []
         self.canvases: list[Canvas] = []
         self.reveals: list[list[Reveal]] = []
 
     def _prepare(self) -> Sequence[tuple[Canvas, Job]]:
-        return list(self.lm.writer.jobs(self._templates(), self.seeds, self.settings))
+        self.templates = self._templates()
+        return list(self.lm.writer.jobs(self.templates, self.seeds, self.settings))
+
+    def _again(self, text: int, attempt: int) -> tuple[Canvas, Job]:
+        (again,) = self.lm.writer.jobs([self.templates[text]], [self.seeds[text]], self.settings, attempt)
+        return again
 
     def _templates(self) -> list[str]:
         asked = self.asked
@@ -156,31 +237,46 @@ class Writing:
         return [asked.template] * asked.n
 
     async def events(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """`draft`, then a `step` for every token; names and data."""
+        """`draft`, then a `step` for every token and a `restart` where one text is begun anew; names and data."""
         model, writer = self.lm.model, self.lm.writer
-        async for report in self.service.reports(lambda put: Task(put, model=model, prepare=self._prepare)):
+
+        def make(put: Callable[[Report], None]) -> Task:
+            return Task(put, model=model, prepare=self._prepare, again=self._again)
+
+        async for report in self.service.reports(make):
             if isinstance(report, Ready):
                 self.canvases, self.reveals = report.canvases, [[] for _ in report.canvases]
-                yield (
-                    "draft",
-                    {
-                        "drafts": [writer.draft(canvas) for canvas in self.canvases],
-                        "templates": [template_source(canvas.template) for canvas in self.canvases],
-                        "seeds": self.seeds,
-                    },
-                )
+                drawn = [self._drawn(canvas) for canvas in self.canvases]
+                told = {"drafts": [d for d, _ in drawn], "templates": [t for _, t in drawn], "seeds": self.seeds}
+                yield "draft", told
+            elif isinstance(report, Restarted):
+                self.canvases[report.text], self.reveals[report.text] = report.canvas, []
+                draft, template = self._drawn(report.canvas)
+                told = {"text": report.text, "attempt": report.attempt, "draft": draft, "template": template}
+                yield "restart", told
             elif isinstance(report, Wrote):
                 mine = self.reveals[report.text]
                 mine.append(report.reveal)
-                if len(mine) == 1 and report.text == 0:
+                if not self.has_begun:
+                    self.has_begun = True
                     self.service.metrics.observe("pmlm_first_step_seconds", time.perf_counter() - self.begin)
                 step = writer.step(self.canvases[report.text], len(mine), report.reveal)
                 yield "step", {"text": report.text, **step.to_dict()}
+
+    def _drawn(self, canvas: Canvas) -> tuple[list[str | None], str]:
+        """A canvas before anything is written: its tokens, and the template with all that was chosen for it."""
+        return self.lm.writer.draft(canvas), template_source(with_lengths(canvas.template))
 
     def document(self) -> dict[str, Any]:
         """As `pmlm generate --json` prints it."""
         each = zip(self.canvases, self.reveals, self.seeds, strict=True)
         return filled_document([self.lm.writer.result(*parts, self.settings.visibility).to_dict() for parts in each])
+
+
+def _documents(said: Sequence[Classified] | Sequence[Answered], *, is_batch: bool) -> dict[str, Any]:
+    """As `pmlm classify --json` and `pmlm answer --json` print it; those of a batch in a list."""
+    documents = [result.to_dict() for result in said]
+    return {"results": documents} if is_batch else documents[0]
 
 
 def _check_asked(asked: GenerateRequest, limits: Limits) -> None:

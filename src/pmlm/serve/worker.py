@@ -6,17 +6,18 @@ The event loop only queues. What a request asks for is prepared here too, since 
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pmlm.errors import PmlmError, RunError
+from pmlm.errors import ConstraintError, PmlmError, RunError
 from pmlm.generation.canvas import Canvas
 from pmlm.generation.decode import Reveal
-from pmlm.generation.engine import Engine, Event, Job, Line
+from pmlm.generation.engine import Cornered, Engine, Event, Job, Line
 from pmlm.model import LanguageModel
 from pmlm.serve.metrics import Metrics
+from pmlm.writer import CORNERED, MOST_ATTEMPTS
 
 _log = logging.getLogger("pmlm.serve")
 _PER_TURN = 4
@@ -39,6 +40,16 @@ class Wrote:
 
 
 @dataclass(frozen=True)
+class Restarted:
+    """Constraints have driven a text into a corner: it is begun anew, on this canvas."""
+
+    text: int
+    attempt: int
+    """2, 3, … of MOST_ATTEMPTS."""
+    canvas: Canvas
+
+
+@dataclass(frozen=True)
 class Done:
     """All is written; or, for a call, what it returned."""
 
@@ -50,7 +61,7 @@ class Failed:
     error: Exception
 
 
-Report = Ready | Wrote | Done | Failed
+Report = Ready | Wrote | Restarted | Done | Failed
 
 
 @dataclass(eq=False)
@@ -60,11 +71,15 @@ class Task:
     put: Callable[[Report], None]
     model: LanguageModel | None = None
     prepare: Callable[[], Sequence[tuple[Canvas, Job]]] | None = None
+    again: Callable[[int, int], tuple[Canvas, Job]] | None = None
+    """A text's canvas and job by its number and how often it was begun before."""
     call: Callable[[], Any] | None = None
     is_cancelled: bool = False
     num_left: int = 0
     waiting: deque[tuple[int, Job]] = field(default_factory=deque)
     lines: dict[Line, int] = field(default_factory=dict)
+    failed_attempts: Counter[int] = field(default_factory=Counter)
+    """Of each text."""
 
 
 class Worker:
@@ -175,6 +190,9 @@ class Worker:
     def _report(self, task: Task, event: Event) -> None:
         if task not in self._tasks:
             return  # another of its texts has failed at this turn
+        if isinstance(event.error, Cornered):
+            self._begin_again(task, task.lines.pop(event.line))
+            return
         if event.reveal is None:
             assert event.error is not None
             self._drop(task)
@@ -188,6 +206,23 @@ class Worker:
             if not task.num_left:
                 self._tasks.remove(task)
                 task.put(Done())
+
+    def _begin_again(self, task: Task, number: int) -> None:
+        """As the library does: from other draws, a bounded number of times."""
+        assert task.again is not None
+        task.failed_attempts[number] += 1
+        attempt = task.failed_attempts[number]
+        try:
+            if attempt == MOST_ATTEMPTS:
+                raise ConstraintError(CORNERED)
+            canvas, job = task.again(number, attempt)
+        except Exception as error:
+            self._drop(task)
+            self._fail(task, error)
+            return
+        self.metrics.add("pmlm_restarts_total")
+        task.put(Restarted(number, attempt + 1, canvas))
+        task.waiting.appendleft((number, job))
 
     def _fail(self, task: Task, error: Exception) -> None:
         if not isinstance(error, PmlmError):

@@ -2,19 +2,23 @@
 
 import { models, setToken } from "./api.js";
 import { Stage } from "./stage.js";
-import { blank, fromHash, fromSlots, hasBlank, pieces, replaced, scatter, toHash } from "./template.js";
+import {
+  NAMED, blank, fromHash, fromSlots, hasBlank, pieces, positions, readOptions, replaced, scatter, toHash, writeOptions,
+} from "./template.js";
 
 const $ = (id) => document.getElementById(id);
 const EXAMPLES = {
   "Figure 1": { words: "The quick brown fox jumps over the lazy dog", length: 48 },
   "Figure 5": { template: "Tom is a cat and Jerry is a mouse. [MASK:30] Tom and Jerry become good friends in the end." },
-  "Acrostic": { template: "Cats [MASK:6].\nAll [MASK:6].\nTom [MASK:6]." },
+  "Acrostic": { template: "[MASK:8|starts=T|ends=.] [MASK:8|starts=O|ends=.] [MASK:8|starts=M|ends=.]" },
 };
-const NUMBERS = ["top_k", "top_p", "min_p", "repetition_penalty"];
+const NUMBERS = ["top_k", "top_p", "min_p", "repetition_penalty", "num_words"];
+const WORDS = ["ban", "must"];
 let remembered = []; // for each blank the word that it was made from
 let slots = Array(48).fill("");
 let stages = [];
-let served = [];
+let served = []; // the models that write
+let edited = null; // the number of the blank that is being changed
 
 // --- what is given
 
@@ -22,6 +26,7 @@ function setTemplate(source, words = []) {
   $("template").value = source;
   remembered = words;
   drawChips();
+  drawEditor();
 }
 
 function drawChips() {
@@ -42,13 +47,14 @@ const placeOf = (button) => [...$("chips").querySelectorAll("button.word, .blank
 function wordChip(source, piece, count) {
   const button = Object.assign(document.createElement("button"), { className: "word", textContent: piece.shown, title: "Make this a blank" });
   button.addEventListener("click", () => keepFocus(placeOf(button), () =>
-    setTemplate(replaced(source, piece, blank(0)), remembered.toSpliced(count, 0, piece.shown))));
+    setTemplate(replaced(source, piece, blank({ word: true })), remembered.toSpliced(count, 0, piece.shown))));
   return button;
 }
 
 function blankChip(source, piece, number) {
   const chip = Object.assign(document.createElement("span"), { className: "blank" });
-  const resize = (size) => () => setTemplate(replaced(source, piece, blank(size, piece.open)), remembered);
+  const resize = (size) => () =>
+    setTemplate(replaced(source, piece, blank({ word: size < 2, size: size < 2 ? "" : String(size), options: piece.options })), remembered);
   const part = (text, label, act, className = "") => {
     const button = Object.assign(document.createElement("button"), { textContent: text, title: label, className });
     button.setAttribute("aria-label", label);
@@ -56,12 +62,49 @@ function blankChip(source, piece, number) {
     return button;
   };
   const word = remembered[number];
-  const back = () => setTemplate(replaced(source, piece, word ?? ""), remembered.toSpliced(number, 1));
-  const shown = piece.size === 0 ? "a word" : piece.size === 1 ? "1 token" : `${piece.size} tokens`;
-  const middle = part(shown, word ? `Put “${word}” back` : "Remove this blank", () => keepFocus(placeOf(middle), back), "back");
-  chip.append(part("−", "Shorter", resize(Math.max(piece.size - 1, 0) === 1 ? 0 : Math.max(piece.size - 1, 0))), middle,
-    part("+", "Longer", resize(piece.size < 2 ? 2 : piece.size + 1)));
+  const back = () => (edited = null, setTemplate(replaced(source, piece, word ?? ""), remembered.toSpliced(number, 1)));
+  const middle = part(described(piece), word ? `Put “${word}” back` : "Remove this blank", () => keepFocus(placeOf(middle), back), "back");
+  const size = piece.word ? 1 : Number(piece.size || 1);
+  const edit = part("⋯", "What this blank may become", () => editBlank(number), "edit");
+  edit.setAttribute("aria-expanded", edited === number);
+  if (Number.isNaN(size)) chip.append(middle, edit);
+  else chip.append(part("−", "Shorter", resize(size - 1)), middle, part("+", "Longer", resize(size + 1)), edit);
   return chip;
+}
+
+/** A blank in a few words. */
+function described({ word, size, options }) {
+  const { digits, starts, ends, in: choices, regex } = readOptions(options);
+  const length = size === "*" ? "any length" : word ? "a word" : (size || "1") === "1" ? "1 token" : `${size.replace("-", " to ")} tokens`;
+  const wishes = [digits && "digits", starts && `${starts}…`, ends && `…${ends}`, choices, regex && `/${regex}/`].filter(Boolean);
+  return [length, ...wishes].join(" · ");
+}
+
+const blankNumber = (number) => pieces($("template").value).filter((piece) => piece.kind === "blank")[number];
+
+function editBlank(number) {
+  edited = edited === number ? null : number;
+  setTemplate($("template").value, remembered);
+  if (edited !== null) $("blank-size").focus();
+}
+
+/** Show what the blank that is being changed may become. */
+function drawEditor() {
+  const piece = edited === null ? undefined : blankNumber(edited);
+  $("editor").hidden = !piece;
+  if (!piece || $("editor").contains(document.activeElement)) return; // else what is being typed would be rewritten
+  const wishes = readOptions(piece.options);
+  $("blank-size").value = piece.word && !piece.size ? "" : piece.size || "1";
+  $("blank-digits").checked = wishes.digits;
+  for (const name of NAMED) $(`blank-${name}`).value = wishes[name] ?? "";
+}
+
+function changeBlank() {
+  const piece = blankNumber(edited);
+  const size = $("blank-size").value.replaceAll(/\s/g, "");
+  const wishes = { digits: $("blank-digits").checked, ...Object.fromEntries(NAMED.map((name) => [name, $(`blank-${name}`).value])) };
+  const changed = blank({ word: !size, size, options: writeOptions(wishes, piece.options) });
+  setTemplate(replaced($("template").value, piece, changed), remembered);
 }
 
 function drawSlots() {
@@ -123,30 +166,62 @@ const isCanvas = () => !$("pane-canvas").hidden;
 
 // --- how it is to be written
 
+/** The order that is chosen: a name, or positions. Number "" is the first, "-2" the one beside it. */
+function chosenOrder(number = "") {
+  if ($(`order${number}`).value !== "list") return $(`order${number}`).value;
+  const listed = positions($(`positions${number}`).value);
+  if (!listed) throw new Error("An order of your own is a list of positions, such as 2, 0, 1: each blank’s token once, counted from 0.");
+  return listed;
+}
+
+function chooseOrder(order, number = "") {
+  const known = [...$("order").options].some((option) => option.value === order);
+  $(`order${number}`).value = known ? order : "list";
+  if (!known) $(`positions${number}`).value = String(order).replaceAll(",", ", ");
+  showPositions(number);
+}
+
+/** The field for positions, where they are asked for: at first those of what was written last. */
+function showPositions(number = "") {
+  const isList = $(`order${number}`).value === "list";
+  $(`positions${number}`).hidden = !isList;
+  const last = stages[0]?.document?.order;
+  if (isList && !$(`positions${number}`).value && last) $(`positions${number}`).value = last.join(", ");
+}
+
 function request() {
   const asked = {
     template: isCanvas() ? fromSlots(slots) : $("template").value,
-    order: $("order").value,
+    order: chosenOrder(),
     seed: Math.trunc(Number($("seed").value)) || 0,
     temperature: Number($("temperature").value),
   };
   for (const name of NUMBERS) if ($(name).value !== "") asked[name] = Number($(name).value);
-  const ban = $("ban").value.split(/[\s,]+/).filter(Boolean);
-  if (ban.length) asked.ban = ban;
+  for (const name of WORDS) {
+    const words = $(name).value.split(/[\s,]+/).filter(Boolean);
+    if (words.length) asked[name] = words;
+  }
   if (!$("whole_words").checked) asked.whole_words = false;
   if ($("visibility").selectedIndex > 0) asked.visibility = $("visibility").value;
-  if ($("model").selectedIndex > 0) asked.model = $("model").value;
+  if ($("model").value) asked.model = $("model").value; // named, so that a link means the same elsewhere
   return asked;
 }
 
-function restore(asked) {
+function restore(asked, beside) {
   openTab("text");
+  edited = null;
   setTemplate(asked.template);
-  $("order").value = typeof asked.order === "string" ? asked.order : "random";
+  chooseOrder(asked.order ?? "random");
+  $("compare").checked = Boolean(beside);
+  $("second").hidden = !beside;
+  if (beside) {
+    chooseOrder(beside.order ?? "random", "-2");
+    $("seed-2").value = beside.seed ?? 0;
+  }
   $("seed").value = asked.seed ?? 0;
   $("temperature").value = asked.temperature ?? 1;
   for (const name of NUMBERS) $(name).value = asked[name] ?? "";
-  $("ban").value = (asked.ban ?? []).join(" ");
+  for (const name of WORDS) $(name).value = [asked[name] ?? []].flat().join(" ");
   $("whole_words").checked = asked.whole_words ?? true;
   if (asked.model) $("model").value = asked.model;
   showModel();
@@ -155,19 +230,22 @@ function restore(asked) {
 }
 
 function write() {
-  const first = request();
-  if (!hasBlank(first.template)) {
-    return problem(new Error("There is no blank yet: click a word to make it one."));
+  try {
+    const first = request();
+    if (!hasBlank(first.template)) throw new Error("There is no blank yet: click a word to make it one.");
+    const beside = () => ({ ...first, order: chosenOrder("-2"), seed: Math.trunc(Number($("seed-2").value)) || 0 });
+    perform($("compare").checked ? [first, beside()] : [first]);
+  } catch (error) {
+    problem(error);
   }
-  const both = $("compare").checked ? [first, { ...first, order: $("order-2").value, seed: Number($("seed-2").value) || 0 }] : [first];
-  perform(both);
 }
 
 function perform(requests) {
   problem(null);
   stages.forEach((stage) => stage.remove());
   $("stages").classList.toggle("two", requests.length > 1);
-  stages = requests.map(() => new Stage($("stages"), { onProblem: problem, onChange: remember }));
+  const isInside = (name) => served.find((model) => model.name === name)?.packaged ?? false;
+  stages = requests.map(() => new Stage($("stages"), { onProblem: problem, onChange: remember, isInside }));
   requests.forEach((asked, i) => stages[i].write(asked));
 }
 
@@ -201,7 +279,8 @@ function showModel() {
 
 async function showModels() {
   try {
-    served = await models();
+    served = (await models()).filter((model) => model.endpoints.includes("/v1/generate/stream"));
+    if (!served.length) throw new Error("No model that writes is served here; the API says what the others are for.");
     $("model").replaceChildren(...served.map((model) => new Option(model.interim && !/interim/.test(model.name) ? `${model.name} (interim)` : model.name, model.name)));
     showModel();
   } catch (error) {
@@ -217,6 +296,7 @@ function example(name) {
   const { words, length, template } = EXAMPLES[name];
   if (template) {
     openTab("text");
+    edited = null;
     setTemplate(template);
   } else {
     openTab("canvas");
@@ -247,6 +327,13 @@ function begin() {
   });
   $("order-2").replaceChildren(...[...$("order").options].map((option) => new Option(option.text, option.value)));
   $("order-2").value = "l2r";
+  for (const number of ["", "-2"]) $(`order${number}`).addEventListener("change", () => showPositions(number));
+  $("editor").addEventListener("input", changeBlank);
+  $("editor-done").addEventListener("click", () => {
+    const number = edited;
+    editBlank(number);
+    $("chips").querySelectorAll(".edit")[number]?.focus();
+  });
   for (const name of Object.keys(EXAMPLES)) {
     const button = Object.assign(document.createElement("button"), { textContent: name });
     button.addEventListener("click", () => example(name));
@@ -260,7 +347,7 @@ function begin() {
       document.querySelector("[role=tab][aria-selected=true]").focus();
     });
   }
-  $("template").addEventListener("input", () => setTemplate($("template").value));
+  $("template").addEventListener("input", () => (edited = null, setTemplate($("template").value)));
   $("scatter").addEventListener("click", scatterWords);
   $("clear").addEventListener("click", () => (slots.fill(""), drawSlots()));
   $("length").addEventListener("change", setLength);
@@ -291,8 +378,8 @@ function begin() {
 function open(requests) {
   const asked = requests.filter((one) => one && typeof one.template === "string");
   if (!asked.length) return;
-  restore(asked[0]);
-  perform(asked);
+  restore(asked[0], asked[1]);
+  perform(asked.slice(0, 2));
 }
 
 begin();

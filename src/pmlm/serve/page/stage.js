@@ -1,7 +1,7 @@
 // One text being written: its tokens, its steps, the slider, the path, and what else a token could have been.
 
 import { candidates, stream } from "./api.js";
-import { command, sized, toHash } from "./template.js";
+import { command, toHash } from "./template.js";
 
 const STEP_MS = 70;
 const percent = (p) => (p >= 0.1 ? `${Math.round(100 * p)} %` : p >= 0.001 ? `${(100 * p).toFixed(1)} %` : "< 0.1 %");
@@ -17,14 +17,15 @@ const svg = (name, attributes) => {
 };
 
 export class Stage {
-  constructor(parent, { onProblem, onChange }) {
+  constructor(parent, { onProblem, onChange, isInside }) {
     this.root = document.getElementById("stage").content.firstElementChild.cloneNode(true);
     parent.append(this.root);
     this.onProblem = onProblem;
     this.onChange = onChange;
+    this.isInside = isInside;
     this.locked = new Set();
     const find = (selector) => this.root.querySelector(selector);
-    this.parts = Object.fromEntries(["h2", "figures", "text", "play", "slider", "at", "path", "inspector", "again"].map(
+    this.parts = Object.fromEntries(["h2", "figures", "anew", "text", "play", "slider", "at", "path", "inspector", "again"].map(
       (name) => [name, find(name === "h2" ? "h2" : `.${name}`)]));
     this.parts.slider.addEventListener("input", () => this.show(Number(this.parts.slider.value), true));
     this.parts.play.addEventListener("click", () => this.play());
@@ -50,12 +51,14 @@ export class Stage {
     this.request = asked;
     this.root.setAttribute("aria-busy", "true");
     this.parts.inspector.hidden = true;
+    this.parts.anew.hidden = true;
     try {
       for await (const [name, data] of stream(asked, signal)) {
-        if (name === "draft") {
-          this.draft = data.drafts[0];
-          this.show(0);
-          this.follow();
+        if (name === "draft") this.begin(data.drafts[0], data.templates[0]);
+        else if (name === "restart") {
+          this.parts.anew.hidden = false;
+          this.parts.anew.textContent = `The constraints left no way on: begun anew, attempt ${data.attempt}.`;
+          this.begin(data.draft, data.template);
         } else if (name === "step") this.steps.push(data);
         else if (name === "done") this.document = data;
         else if (name === "error") throw new Error(data.error);
@@ -64,10 +67,19 @@ export class Stage {
     } catch (error) {
       if (error.name === "AbortError") return;
       this.stop();
+      this.root.hidden = !this.draft; // nothing to look at
       this.onProblem(error, () => this.write(request));
     } finally {
       if (!signal.aborted) this.root.removeAttribute("aria-busy");
     }
+  }
+
+  /** A canvas on which nothing is written yet, and the template that says so. */
+  begin(draft, template) {
+    Object.assign(this, { draft, template, steps: [] });
+    this.root.hidden = false;
+    this.show(0);
+    this.follow();
   }
 
   /** Show what has come, a step at a time, until the end. */
@@ -105,7 +117,8 @@ export class Stage {
     this.parts.at.textContent = `${step} of ${total}`;
     const number = new Map(this.steps.slice(0, step).map((data, i) => [data.position, i]));
     this.parts.text.replaceChildren(...this.draft.flatMap((given, i) => this.token(given, i, number.get(i))));
-    this.parts.h2.textContent = document.querySelector(`#order option[value="${this.request.order}"]`)?.text ?? "own order";
+    const named = [...document.getElementById("order").options].find((option) => option.value === this.request.order);
+    this.parts.h2.textContent = named?.text ?? "an order of your own";
     const nats = -this.steps.slice(0, step).reduce((sum, data) => sum + data.logp, 0);
     this.parts.figures.textContent = `seed ${this.request.seed} · ${nats.toFixed(1)} nats` + (step ? `, ${(nats / step).toFixed(2)} a token` : "");
     this.drawPath(step);
@@ -114,12 +127,12 @@ export class Stage {
   token(given, position, index) {
     if (index === undefined) {
       if (given !== null) return [position ? given : given.trimStart()];
-      return [" ", element("span", { className: "gap" })];
+      return [" ", element("span", { className: "gap", title: `position ${position}` })];
     }
     const data = this.steps[index];
     const word = data.token.trimStart();
     const space = data.token.slice(0, data.token.length - word.length);
-    const button = element("button", { className: "token", title: `step ${index + 1}, ${percent(Math.exp(data.logp))}` },
+    const button = element("button", { className: "token", title: `step ${index + 1}, position ${position}, ${percent(Math.exp(data.logp))}` },
       word || "␣", element("sub", { textContent: index + 1 }));
     button.style.setProperty("--p", Math.exp(data.logp).toFixed(3));
     button.classList.toggle("new", index === this.step - 1);
@@ -167,7 +180,7 @@ export class Stage {
       this.inspect(index);
     });
     const hide = element("button", { textContent: "Hide it and rewrite from here" });
-    hide.addEventListener("click", () => this.write(this.varied({ written: this.before(index) })));
+    hide.addEventListener("click", () => this.write({ ...this.pinned(), seed: this.request.seed + 1, written: this.before(index) }));
     const close = element("button", { textContent: "Close" });
     close.addEventListener("click", () => {
       this.selected = null;
@@ -176,7 +189,7 @@ export class Stage {
     });
     box.append(list, element("div", { className: "row" }, lock, hide, close));
     try {
-      const found = await candidates({ ...this.request, written: this.before(index), position: data.position, count: 12 });
+      const found = await candidates({ ...this.pinned(), written: this.before(index), position: data.position, count: 12 });
       list.replaceChildren(...found.map((candidate) => this.candidate(candidate, data, index)));
     } catch (error) {
       this.onProblem(error, () => this.inspect(index));
@@ -189,24 +202,23 @@ export class Stage {
       element("span", { className: "chance", textContent: percent(found.score) }));
     button.style.setProperty("--p", found.score.toFixed(3));
     button.addEventListener("click", () =>
-      this.write({ ...this.request, written: [...this.before(index), [data.position, found.token_str]] }));
+      this.write({ ...this.pinned(), written: [...this.before(index), [data.position, found.token_str]] }));
     return element("li", {}, button);
   }
 
-  /** The same request from the next seed; blanks keep the sizes they were given. */
-  varied(changes) {
-    const template = sized(this.request.template, this.draft);
-    if (template === null) return { ...this.request, ...changes };
-    return { ...this.request, template, seed: this.request.seed + 1, ...changes };
+  /** The same request on the very canvas that is shown: lengths and places of words are no longer open. */
+  pinned() {
+    const { must: _, ...rest } = this.request;
+    return { ...rest, template: this.template };
   }
 
   /** Once more, from another seed, around what is locked. */
   again() {
     if (!this.draft) return;
     const keep = this.before(this.steps.length).filter(([position]) => this.locked.has(position));
-    const { written: _, ...request } = this.request;
-    this.request = request;
-    this.write(this.varied(keep.length ? { written: keep, keep } : {})).then(() => this.labelAgain());
+    const { written: _, ...free } = keep.length ? this.pinned() : this.request;
+    const again = { ...free, seed: this.request.seed + 1 };
+    this.write(keep.length ? { ...again, written: keep, keep } : again).then(() => this.labelAgain());
   }
 
   labelAgain() {
@@ -217,7 +229,7 @@ export class Stage {
     const texts = {
       text: () => this.document?.text ?? "",
       json: () => JSON.stringify(this.document, null, 2),
-      command: () => command(this.request),
+      command: () => command(this.request, this.isInside(this.request.model)),
       link: () => location.origin + location.pathname + toHash([this.request]),
     };
     const label = button.textContent;

@@ -1,9 +1,9 @@
 // Templates: text with blanks. The source is the truth; the page shows it in pieces.
 
-const TOKEN = /\\([[_\\])|(_{3,})|\[MASK(?::(\d+))?(\|open)?\]/g;
+const TOKEN = /\\([[_\\])|(_{3,})|\[(MASK|WORD)((?:[:|](?:\\.|[^\][\\])*)?)\]/gs;
 const WORD = /[\p{L}\p{N}]+(?:['’-][\p{L}\p{N}]+)*/gu;
 
-/** Pieces in order: {kind: "text" | "word" | "blank", start, end, shown, size}. A blank of one word has size 0. */
+/** Pieces in order: {kind: "text" | "word" | "blank", start, end, shown}; a blank also has what `readBlank` says. */
 export function pieces(source) {
   const found = [];
   let at = 0;
@@ -20,24 +20,48 @@ export function pieces(source) {
   for (const match of source.matchAll(TOKEN)) {
     plain(at, match.index);
     at = match.index + match[0].length;
-    const kind = match[1] ? "text" : "blank";
-    found.push({ kind, start: match.index, end: at, size: match[2] ? 0 : Number(match[3] ?? 1), shown: match[1], open: !!match[4] });
+    const place = { start: match.index, end: at };
+    found.push(match[1] ? { kind: "text", shown: match[1], ...place } : { kind: "blank", ...readBlank(match), ...place });
   }
   plain(at, source.length);
-  return found.map((piece) => ({ shown: source.slice(piece.start, piece.end), ...(piece.shown ? piece : { ...piece, shown: source.slice(piece.start, piece.end) }) }));
+  return found.map((piece) => ({ shown: source.slice(piece.start, piece.end), ...piece }));
 }
 
-export const blank = (size, open = false) => (size ? `[MASK${size > 1 ? `:${size}` : ""}${open ? "|open" : ""}]` : "___");
+/** word: one word and nothing else; size: "6", "5-15", "*" or "" (one token, or as many as the word needs); options. */
+function readBlank([, , line, name, rest]) {
+  const [size, ...options] = (rest ?? "").split(/(?<!\\)\|/);
+  return { word: Boolean(line) || name === "WORD", size: size.slice(1), options };
+}
+
+/** A blank as it is written in a template. */
+export function blank({ word = false, size = "", options = [] }) {
+  if (word && !size && !options.length) return "___";
+  const number = size && (word || size !== "1") ? `:${size}` : "";
+  return `[${word ? "WORD" : "MASK"}${number}${options.map((option) => `|${option}`).join("")}]`;
+}
+export const NAMED = ["starts", "ends", "in", "regex"];
+const inOption = (text) => text.replace(/[[\]|]/g, "\\$&");
+
+/** Options of a blank as {starts, ends, in, regex, digits}, and back; `open` is kept as it is. */
+export function readOptions(options) {
+  const named = options.map((option) => option.split(/=(.*)/s)).filter(([name]) => NAMED.includes(name));
+  return { digits: options.includes("digits"), ...Object.fromEntries(named.map(([name, value]) => [name, value.replace(/\\([[\]|])/g, "$1")])) };
+}
+export function writeOptions(wishes, before) {
+  return [...before.filter((option) => option === "open"), ...(wishes.digits ? ["digits"] : []),
+    ...NAMED.filter((name) => wishes[name]).map((name) => `${name}=${inOption(wishes[name])}`)];
+}
+
 export const replaced = (source, piece, text) => source.slice(0, piece.start) + text + source.slice(piece.end);
 export const hasBlank = (source) => pieces(source).some((piece) => piece.kind === "blank");
-const escaped = (text) => text.replace(/\\|\[(?=MASK)|_/g, "\\$&");
+const escaped = (text) => text.replace(/\\|\[(?=MASK|WORD)|_/g, "\\$&");
 
 /** The template of a canvas: words at their slots, blanks between. */
 export function fromSlots(slots) {
   let source = "";
   let empty = 0;
   const flush = () => {
-    if (empty) source += source ? blank(empty, true) : blank(empty);
+    if (empty) source += blank({ size: String(empty), options: source ? ["open"] : [] });
     empty = 0;
   };
   for (const word of slots) {
@@ -61,33 +85,27 @@ export function scatter(words, length) {
   return slots;
 }
 
-/** The same template with the sizes that its one-word blanks have been given, as a draft shows them. */
-export function sized(source, draft) {
-  const runs = [];
-  draft.forEach((token, i) => {
-    if (token !== null) return;
-    if (i > 0 && draft[i - 1] === null) runs[runs.length - 1] += 1;
-    else runs.push(1);
-  });
-  const blanks = pieces(source).filter((piece) => piece.kind === "blank");
-  if (blanks.length !== runs.length) return null;
-  return blanks.reduceRight((text, piece, i) => (piece.size ? text : replaced(text, piece, blank(runs[i]))), source);
+/** Positions as people write them, "2, 0, 1"; null where they are something else. */
+export function positions(text) {
+  const parts = text.split(/[\s,]+/).filter(Boolean);
+  return parts.length && parts.every((part) => /^\d+$/.test(part)) ? parts.map(Number) : null;
 }
 
-const FLAGS = { repetition_penalty: "--repetition-penalty", top_k: "--top-k", top_p: "--top-p", min_p: "--min-p" };
 const quoted = (value) => (/^[\w.,:-]+$/.test(value) ? value : `'${String(value).replaceAll("'", "'\\''")}'`);
 
-/** The command line that writes the same. */
-export function command(request) {
-  const parts = ["pmlm generate", quoted(request.template)];
-  for (const [name, value] of Object.entries(request)) {
-    if (name === "template" || name === "model") continue;
-    if (name === "ban") value.forEach((word) => parts.push("--ban", quoted(word)));
-    else if (name === "whole_words") parts.push(value ? "--whole-words" : "--any-pieces");
-    else if (name === "written") parts.push("--written", quoted(JSON.stringify(value)));
-    else parts.push(FLAGS[name] ?? `--${name}`, quoted(value));
+/** The command line that writes the same; `model` is named where it is not the one inside the package. */
+export function command({ template, model, ...options }, isInside) {
+  const parts = [];
+  for (const [name, value] of Object.entries(options)) {
+    const flag = `--${name.replaceAll("_", "-")}`;
+    if (name === "ban" || name === "must") value.forEach((word) => parts.push(flag, quoted(word)));
+    else if (name === "whole_words") parts.push(value ? flag : "--any-pieces");
+    else if (name === "written") parts.push(flag, quoted(JSON.stringify(value)));
+    else parts.push(flag, quoted(value));
   }
-  return parts.join(" ");
+  if (!isInside) parts.push("-m", quoted(model ?? "MODEL"));
+  const given = template.startsWith("-") ? [...parts, "--", quoted(template)] : [quoted(template), ...parts];
+  return ["pmlm generate", ...given].join(" ");
 }
 
 /** A request in a link, and back. */
