@@ -20,6 +20,7 @@ from pmlm.cli import (
     classify,
     convert,
     evaluate,
+    export,
     finetune,
     generate,
     info,
@@ -54,6 +55,7 @@ app.command("answer")(answer.answer)
 app.add_typer(finetune.app, name="finetune")
 app.command("convert")(convert.convert)
 app.command("adapt")(adapt.adapt)
+app.command("export")(export.export)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(bench.app, name="bench")
 
