@@ -90,10 +90,13 @@ def train(names: list[str], options: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for name in names:
-            log = (options.work / f"{name}-{options.tokens}.log").open("ab")
+            path = options.work / f"{name}-{options.tokens}.log"
             arguments = [sys.executable, "-m", "pmlm", *training_arguments(name, options)]
-            running[name] = subprocess.Popen(arguments, stdout=log, stderr=log, env=environment, start_new_session=True)
-            print(f"{name}: training, see {log.name}", flush=True)
+            with path.open("ab") as log:
+                running[name] = subprocess.Popen(
+                    arguments, stdout=log, stderr=log, env=environment, start_new_session=True
+                )
+            print(f"{name}: training, see {path}", flush=True)
         codes = {name: process.wait() for name, process in running.items()}
     except KeyboardInterrupt:
         for process in running.values():
