@@ -103,7 +103,8 @@ def train(names: list[str], options: argparse.Namespace) -> None:
             process.terminate()
         for process in running.values():
             process.wait()
-        sys.exit("interrupted: the same command goes on from here")
+        print("interrupted: the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
     if failed := [name for name, code in codes.items() if code]:
         sys.exit(f"{', '.join(failed)}: training failed, see {options.work}/{failed[0]}-{options.tokens}.log")
 
