@@ -90,17 +90,21 @@ def train(names: list[str], options: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for name in names:
-            log = (options.work / f"{name}-{options.tokens}.log").open("ab")
+            path = options.work / f"{name}-{options.tokens}.log"
             arguments = [sys.executable, "-m", "pmlm", *training_arguments(name, options)]
-            running[name] = subprocess.Popen(arguments, stdout=log, stderr=log, env=environment, start_new_session=True)
-            print(f"{name}: training, see {log.name}", flush=True)
+            with path.open("ab") as log:
+                running[name] = subprocess.Popen(
+                    arguments, stdout=log, stderr=log, env=environment, start_new_session=True
+                )
+            print(f"{name}: training, see {path}", flush=True)
         codes = {name: process.wait() for name, process in running.items()}
     except KeyboardInterrupt:
         for process in running.values():
             process.terminate()
         for process in running.values():
             process.wait()
-        sys.exit("interrupted: the same command goes on from here")
+        print("interrupted: the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
     if failed := [name for name, code in codes.items() if code]:
         sys.exit(f"{', '.join(failed)}: training failed, see {options.work}/{failed[0]}-{options.tokens}.log")
 

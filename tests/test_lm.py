@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import os
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +142,15 @@ def test_the_model_inside_the_package_knows_its_stories() -> None:
     assert good.bits_per_byte < bad.bits_per_byte - 0.3
     for visibility in lm.model.config.visibilities:
         assert lm.score("Tom is a cat.", visibility=visibility).bits_per_byte < 4
+
+
+def test_saved_files_may_be_read_by_whom_the_umask_lets(tmp_path: Path, model: LM) -> None:
+    assert model.words is not None
+    before = os.umask(0o022)
+    try:
+        model.save(tmp_path / "m")
+    finally:
+        os.umask(before)
+    assert {p.name: p.stat().st_mode & 0o777 for p in (tmp_path / "m").iterdir()} == dict.fromkeys(
+        ("README.md", "config.json", "model.safetensors", "tokenizer.json", "words.safetensors"), 0o644
+    )

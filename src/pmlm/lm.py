@@ -4,7 +4,7 @@ The thin edge between text and the core, which knows ids alone.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from importlib import resources
@@ -27,7 +27,8 @@ from pmlm.generation.template import (
 )
 from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp, order_ranks, policy_logp
 from pmlm.model import LanguageModel, TaskModel, Visibility
-from pmlm.model.checkpoint import Checkpoint, load_checkpoint, read_config, save_checkpoint
+from pmlm.model.checkpoint import CARD, Checkpoint, Storage, load_checkpoint, read_config, save_checkpoint
+from pmlm.model.graph import GraphModel, check_precision, load_graph, write_graph
 from pmlm.orders import Order, arrange, parse_order
 from pmlm.refining import Method, refine
 from pmlm.results import Filled, Ranked, Refined, Score, Step, Streamer
@@ -35,6 +36,8 @@ from pmlm.runtime import draw_seed, generator, pick_device
 from pmlm.tokenizer import Tokenizer, load_tokenizer
 from pmlm.words import WordTable, load_words, save_words
 from pmlm.writer import CORNERED, MOST_ATTEMPTS, NO_BLANK, Writer, WriteSettings, check_text
+
+ENGINES = ("torch", "onnx")
 
 
 class FillOptions(TypedDict, total=False):
@@ -134,6 +137,11 @@ class LM:
         self.about = about
         self.folder = folder
         self.words = words
+
+    @property
+    def engine(self) -> str:
+        """What computes whole passes: torch, or onnx with its precision."""
+        return f"onnx {self.model.precision}" if isinstance(self.model, GraphModel) else "torch"
 
     @cached_property
     def writer(self) -> Writer:
@@ -329,19 +337,33 @@ class LM:
 
     def save(self, folder: str | Path, *, card: str = "", storage: str = "float32") -> None:
         """Write a checkpoint folder that `pmlm.load` reads."""
-        save_checkpoint(
-            Path(folder),
-            Checkpoint(self.model, self.about),
-            card=card or f"# {self.about.get('name', 'A pmlm model')}\n",
-            add_files=self._add_files,
-            vocabulary=self.tokenizer.fingerprint,
-            storage=storage,  # type: ignore[arg-type]
-        )
+        card = card or f"# {self.about.get('name', 'A pmlm model')}\n"
+        self._save(Path(folder), card, storage)  # type: ignore[arg-type]
 
-    def _add_files(self, folder: Path) -> None:
-        self.tokenizer.save(folder)
-        if self.words is not None:
-            save_words(self.words, folder, self.tokenizer.fingerprint)
+    def export(self, folder: str | Path, *, precision: str = "fp32") -> None:
+        """The same with a graph for ONNX Runtime beside the weights: `load(folder, engine="onnx")` computes with it."""
+        chosen = check_precision(precision)
+        path = None if self.folder is None else self.folder / CARD
+        card = path.read_text(encoding="utf-8") if path is not None and path.is_file() else ""
+        self._save(Path(folder), card, "float32", lambda part: write_graph(self.model, part, chosen))
+
+    def _save(
+        self, folder: Path, card: str, storage: Storage, add_more: Callable[[Path], None] = lambda _part: None
+    ) -> None:
+        def add_files(part: Path) -> None:
+            self.tokenizer.save(part)
+            if self.words is not None:
+                save_words(self.words, part, self.tokenizer.fingerprint)
+            add_more(part)
+
+        save_checkpoint(
+            folder,
+            Checkpoint(self.model, self.about),
+            card=card,
+            add_files=add_files,
+            vocabulary=self.tokenizer.fingerprint,
+            storage=storage,
+        )
 
     def check_fits(self, text: str) -> None:
         """DataError where a text is longer than the model reads."""
@@ -416,14 +438,22 @@ def default_model_folder() -> Path:
     return Path(str(resources.files("pmlm"))) / "models" / "default"
 
 
-def load(folder: str | Path | None = None, *, device: str = "auto") -> LM:
-    """A model from a checkpoint folder; without one, the model inside the package."""
+def load(folder: str | Path | None = None, *, device: str = "auto", engine: str = "torch") -> LM:
+    """A model from a checkpoint folder; without one, the model inside the package.
+
+    `engine`: what computes whole passes; "onnx" needs a folder made by `LM.export`, and a CPU.
+    """
+    if engine not in ENGINES:
+        raise ConfigError(f"engine must be one of {', '.join(ENGINES)}; got {engine!r}")
+    if engine == "onnx" and device not in ("auto", "cpu"):
+        raise ConfigError(f"the engine onnx computes on the CPU, not on {device!r}")
     path = default_model_folder() if folder is None else Path(folder)
     read_config(path)  # says what is wrong before the tokenizer is looked for
     tokenizer = load_tokenizer(path)
     checkpoint = load_checkpoint(
         path, vocab_size=tokenizer.vocab_size, vocabulary=tokenizer.fingerprint, mask_id=tokenizer.mask_id
     )
-    checkpoint.model.to(pick_device(device))
+    model = checkpoint.model if engine == "torch" else load_graph(path, checkpoint.model)
+    model.to(pick_device(device if engine == "torch" else "cpu"))
     words = load_words(path, tokenizer.fingerprint)
-    return LM(checkpoint.model, tokenizer, dict(checkpoint.about), path, words)
+    return LM(model, tokenizer, dict(checkpoint.about), path, words)

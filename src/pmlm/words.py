@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as dump_safetensors
 
 from pmlm.errors import DataError
 from pmlm.tokenizer import Tokenizer
@@ -121,7 +121,7 @@ def save_words(table: WordTable, folder: Path, vocabulary: str) -> None:
         "pairs": torch.from_numpy(table.pairs_P2.astype(np.int32)),
         "lengths": torch.tensor(table.lengths),
     }
-    save_file(tensors, folder / FILE, metadata={"vocabulary": vocabulary})
+    (folder / FILE).write_bytes(dump_safetensors(tensors, metadata={"vocabulary": vocabulary}))
 
 
 def load_words(folder: Path, vocabulary: str) -> WordTable | None:

@@ -110,6 +110,16 @@ def test_a_corpus_in_another_vocabulary_is_refused(
     assert "another vocabulary: use `pmlm prepare --tokenizer" in capsys.readouterr().err
 
 
+def test_a_corpus_with_nothing_held_out_is_refused_before_the_first_step(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["prepare", str(place / "s.txt"), "--out", str(tmp_path / "c"), "--heldout", "0"]
+    assert run([*arguments, "--tokenizer", str(place / "bert")]) == 0
+    assert run(["adapt", str(place / "bert"), "--data", str(tmp_path / "c"), "--out", str(tmp_path / "r"), *SMALL]) == 2
+    assert "has no held-out documents: prepare it with a larger --heldout" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
 @pytest.mark.slow
 def test_the_experiment_measures_before_and_after_and_repeats_nothing(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

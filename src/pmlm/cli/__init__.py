@@ -21,6 +21,7 @@ from pmlm.cli import (
     compare,
     convert,
     evaluate,
+    export,
     finetune,
     generate,
     info,
@@ -56,6 +57,7 @@ app.command("answer")(answer.answer)
 app.add_typer(finetune.app, name="finetune")
 app.command("convert")(convert.convert)
 app.command("adapt")(adapt.adapt)
+app.command("export")(export.export)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(bench.app, name="bench")
 

@@ -71,6 +71,52 @@ def _print(report: dict[str, Any]) -> None:
         print(f"{row['name']:38}{row['tokens_per_second']:10,.0f}{row['ratio']:8.2f}{share:>9}")
 
 
+@app.command("export")
+def export(
+    model: ModelOption = None,
+    file: Annotated[Path | None, typer.Option("--file", help="A text to measure the loss on.", metavar="FILE")] = None,
+    context: Annotated[int, typer.Option("--context", help="--file: slots of a window.")] = 128,
+    limit: Annotated[int, typer.Option("--limit", help="--file: so many windows, drawn at random.")] = 512,
+    rounds: Annotated[int, typer.Option("--rounds")] = 7,
+    threads: Annotated[int, typer.Option("--threads", help="CPU threads of all engines.")] = 1,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Exported graphs, fp32 and int8, against torch: speed in turns, and the loss in bits per byte."""
+    import torch
+
+    from pmlm.bench.export import ExportBench, bench_export
+    from pmlm.corpus.documents import read_documents
+    from pmlm.corpus.framing import windows
+    from pmlm.evaluation import draw_part
+    from pmlm.lm import load
+
+    if min(rounds, limit, threads) < 1:
+        raise ConfigError("--rounds, --limit and --threads must be at least 1")
+    torch.set_num_threads(threads)
+    rows = []
+    if file is not None:
+        lm = load(model, device="cpu")
+        size = min(context, lm.model.config.max_length)
+        rows = [row for i, text in enumerate(read_documents(file)) for row in windows(text, lm.tokenizer, size, i)]
+    settings = ExportBench(rounds=rounds, seed=seed)
+    with progress_bar("bench", len(settings.rows) * len(settings.lengths) + 2, quiet=quiet) as advance:
+        report = bench_export(model, draw_part(rows, limit, seed), settings, advance)
+    report["file"] = None if file is None else file.name
+    print_json(report) if json else _print_export(report)
+
+
+def _print_export(report: dict[str, Any]) -> None:
+    print(f"{report['threads']} threads; times sooner than torch, by the clock and by processor time")
+    timed = [(f"{p['rows']} × {p['length']}", p["engines"]) for p in report["passes"]]
+    for name, engines in [*timed, (f"a text of {report['text']['tokens']}", report["text"]["engines"])]:
+        ratios = "  ".join(f"{key} {e['ratio']:.2f} ({e['cpu_ratio']:.2f})" for key, e in engines.items())
+        print(f"{name:>16}  {1000 * engines['torch']['seconds']:8.1f} ms  {ratios}")
+    for name, figure in report.get("bits_per_byte", {}).get("engines", {}).items():
+        print(f"{name:>16}  {figure['bits']:.4f} bits per byte ({figure['loss']:+.2%})")
+
+
 @app.command("serve")
 def serve(
     model: ModelOption = None,

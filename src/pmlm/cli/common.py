@@ -24,6 +24,9 @@ VisibilityOption = Annotated[
         "--visibility", help="bidirectional, order-causal, … as the model was trained for. Without it: its default."
     ),
 ]
+EngineOption = Annotated[
+    str, typer.Option("--engine", help="torch, or onnx: the graph in a folder made by `pmlm export`.")
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 …")]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")]
 SetsOption = Annotated[

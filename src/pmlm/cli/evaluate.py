@@ -11,6 +11,7 @@ import typer
 from pmlm.cli.common import (
     Advance,
     DeviceOption,
+    EngineOption,
     JsonOption,
     ModelOption,
     QuietOption,
@@ -51,6 +52,7 @@ def evaluate(
     json: JsonOption = False,
     quiet: QuietOption = False,
     device: DeviceOption = "auto",
+    engine: EngineOption = "torch",
 ) -> None:
     """Perplexity of FILE along each order: exact on the stated part, a bound over all orders on the whole."""
     from pmlm.corpus.documents import check_split, read_documents
@@ -64,7 +66,7 @@ def evaluate(
     orders = [parse_order(name) for name in order.split(",")]
     if any(o.kind == "list" for o in orders):
         raise OrderError("a corpus is evaluated along named orders, not along a list of positions")
-    lm = load(model, device=device)
+    lm = load(model, device=device, engine=engine)
     kind = check_visibility(visibility, lm.model.config)
     for wanted in orders:
         check_order(wanted, kind)
@@ -87,7 +89,7 @@ def evaluate(
         return progress_bar(title, total, quiet=quiet)
 
     figures = corpus_report(scorer, rows, orders, limit=limit, importance=importance, bound=bound, bar=bar)
-    report = {"file": file.name, "context": context, "documents": len(documents), **figures}
+    report = {"file": file.name, "engine": lm.engine, "context": context, "documents": len(documents), **figures}
     print_json(report) if json else _print_report(report)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from pmlm.cli.common import (
     DeviceOption,
+    EngineOption,
     JsonOption,
     ModelOption,
     QuietOption,
@@ -101,6 +102,7 @@ def generate(
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON document a line for each text.")] = False,
     quiet: QuietOption = False,
     device: DeviceOption = "auto",
+    engine: EngineOption = "torch",
 ) -> None:
     """Write what stands in TEMPLATE's blanks, in any order, around what is given."""
     if num < 1:
@@ -135,7 +137,7 @@ def generate(
     }
     source = None if words is not None or interactive else read_argument("-" if template is None else template)
     asked = Asked(source, words, length, num, seed, options, refine, passes, trace, json, jsonl, quiet)
-    lm = load(model, device=device)
+    lm = load(model, device=device, engine=engine)
     if interactive:
         _converse(lm, asked)
     else:

@@ -9,6 +9,7 @@ import typer
 
 from pmlm.cli.common import (
     DeviceOption,
+    EngineOption,
     JsonOption,
     ModelOption,
     SeedOption,
@@ -49,6 +50,7 @@ def score(
     seed: SeedOption = 0,
     json: JsonOption = False,
     device: DeviceOption = "auto",
+    engine: EngineOption = "torch",
 ) -> None:
     """The exact log-probability of TEXT along an order, token by token."""
     from pmlm.lm import load
@@ -56,13 +58,13 @@ def score(
     if candidates is not None:
         if given is None or text is not None:
             raise TemplateError("--candidates ranks fillings of a template: give the template by --given, and no text")
-        lm = load(model, device=device)
+        lm = load(model, device=device, engine=engine)
         ranked = lm.rank(given, _read_candidates(candidates), order=order, seed=seed, visibility=visibility)
         print_json({"results": [r.to_dict() for r in ranked]}) if json else _print_ranked(ranked)
         return
     if text is None:
         raise DataError("there is no text to score: give one, or - to read it from stdin")
-    lm = load(model, device=device)
+    lm = load(model, device=device, engine=engine)
     result = lm.score(read_argument(text), order=order, seed=seed, visibility=visibility, given=given)
     print_json(result.to_dict()) if json else _print_score(result)
 

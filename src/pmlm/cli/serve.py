@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pmlm.cli.common import DeviceOption, QuietOption
+from pmlm.cli.common import DeviceOption, EngineOption, QuietOption
 from pmlm.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def serve(
     samples: Annotated[int | None, typer.Option("--samples", help="Texts of one request, at most.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")] = None,
     device: DeviceOption = "auto",
+    engine: EngineOption = "torch",
     quiet: QuietOption = False,
 ) -> None:
     """Serve models over HTTP, with a page to watch them write."""
@@ -69,7 +70,7 @@ def serve(
         import torch
 
         torch.set_num_threads(threads)
-    app = create_app(_load(models or [], device), limits=limits, token=token)
+    app = create_app(_load(models or [], device, engine), limits=limits, token=token)
     if token is None and not _is_loopback(host):
         typer.echo(f"warning: {host} can be reached from elsewhere and no --token is set: anybody may use it", err=True)
     server = uvicorn.Server(
@@ -107,12 +108,12 @@ def _listen(server: object, host: str, port: int, quiet: bool) -> None:
             signal.signal(number, handler)
 
 
-def _load(folders: list[Path], device: str) -> dict[str, LM | Finetuned]:
+def _load(folders: list[Path], device: str, engine: str) -> dict[str, LM | Finetuned]:
     from pmlm.nlu.finetuned import load_any
 
     models: dict[str, LM | Finetuned] = {}
     for folder in folders or [None]:  # type: ignore[list-item]
-        model = load_any(folder, device=device)
+        model = load_any(folder, device=device, engine=engine)
         name = str(model.describe()["name"])
         while name in models:
             name += "+"

@@ -248,8 +248,15 @@ def cut_piece(span: Span, at: int, aim: int, sentence_ends: list[int] | None = N
     return PieceRef(span.shard, at, stop, is_first, is_last)
 
 
+def check_heldout(corpus: Corpus) -> None:
+    """DataError where nothing is held out."""
+    if not corpus.tokens("heldout"):
+        raise DataError(f"{corpus.folder} has no held-out documents: prepare it with a larger --heldout")
+
+
 def heldout_rows(corpus: Corpus, context: int, limit: int, seed: int = 0) -> list[Row]:
     """Windows of held-out documents, `limit` of them drawn at random, framed as in evaluation."""
+    check_heldout(corpus)
     tokenizer = corpus.tokenizer
     refs: list[tuple[Shard, PieceRef, int]] = []
     opened: dict[str, tuple[Ids, Any]] = {}
@@ -265,8 +272,6 @@ def heldout_rows(corpus: Corpus, context: int, limit: int, seed: int = 0) -> lis
                 refs.append((shard, piece, document))
                 at = piece.stop
             document += 1
-    if not refs:
-        raise DataError(f"{corpus.folder} has no held-out documents: prepare it with a larger --heldout")
     rows = []
     for i in sorted(rng.permutation(len(refs))[:limit].tolist()):
         shard, piece, number = refs[i]

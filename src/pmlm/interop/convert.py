@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from safetensors.torch import save_file
+from safetensors.torch import save as dump_safetensors
 
 from pmlm.errors import CheckpointError
 from pmlm.interop.bert import read_bert, write_bert
@@ -68,7 +68,7 @@ def write_model(lm: LM, folder: Path, kind: Format) -> None:
     check_target(folder.resolve())
 
     def fill(part: Path) -> None:
-        save_file(tensors, part / WEIGHTS, metadata={"format": "pt"})
+        (part / WEIGHTS).write_bytes(dump_safetensors(tensors, metadata={"format": "pt"}))
         (part / CONFIG).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         (part / CARD).write_text(_card(lm.about, kind), encoding="utf-8")
         save_for_others(lm.tokenizer, part, max_length=lm.model.config.max_length, has_end=kind == "bert")

@@ -186,10 +186,13 @@ def load_finetuned(folder: str | Path, *, device: str = "auto") -> Finetuned:
     return Finetuned(checkpoint.model, tokenizer, dict(checkpoint.about), path)
 
 
-def load_any(folder: str | Path | None = None, *, device: str = "auto") -> LM | Finetuned:
-    """A checkpoint as what it is: fine-tuned where it has heads, else a language model."""
-    is_finetuned = folder is not None and read_config(Path(folder)).get("heads")
-    return load_finetuned(folder, device=device) if folder is not None and is_finetuned else load(folder, device=device)
+def load_any(folder: str | Path | None = None, *, device: str = "auto", engine: str = "torch") -> LM | Finetuned:
+    """A checkpoint as what it is: fine-tuned where it has heads, else a language model; `engine` as in `load`."""
+    if folder is None or not read_config(Path(folder)).get("heads"):
+        return load(folder, device=device, engine=engine)
+    if engine != "torch":
+        raise ConfigError(f"{folder} is fine-tuned: such models are computed by torch, not by {engine}")
+    return load_finetuned(folder, device=device)
 
 
 @dataclass(frozen=True)

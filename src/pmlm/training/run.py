@@ -11,7 +11,7 @@ import torch
 
 from pmlm.config import from_dict, to_dict
 from pmlm.corpus.framing import Row
-from pmlm.corpus.rows import RowStream, heldout_rows
+from pmlm.corpus.rows import RowStream, check_heldout, heldout_rows
 from pmlm.corpus.shards import Corpus
 from pmlm.errors import ConfigError
 from pmlm.evaluation import Scorer
@@ -72,6 +72,7 @@ class Run(RunLoop[Evaluation, LanguageModel]):
     ) -> None:
         self.settings, self.corpus = settings, corpus
         ranks = ranks or Ranks()
+        check_heldout(corpus)  # now, and not when the first evaluation is due
         tune_allocator()
         if settings.batch_rows < ranks.world:
             raise ConfigError(f"batch_rows {settings.batch_rows} is less than the number of ranks {ranks.world}")
