@@ -445,3 +445,14 @@ def test_narrow_screens_need_no_sideways_scrolling(browser: playwright.Browser, 
         assert phone.evaluate("document.documentElement.scrollWidth") <= width
         assert phone.locator("html.dark").count() == (scheme == "dark")
         context.close()
+
+
+def test_the_page_of_the_api_shows_every_route(page: playwright.Page, served: Served) -> None:
+    paths = served.client.get("/openapi.json").json()["paths"]
+    page.goto(f"{served.url}/docs")
+    routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    playwright.expect(page.locator("section h2")).to_have_count(len(routes))
+    assert set(page.locator("section h2").all_text_contents()) == routes
+    classify = page.locator("section", has_text="POST /v1/classify")
+    assert '"texts":["a warm and funny film"]' in (classify.locator("pre").text_content() or "")
+    assert "“sentiment”" in (classify.text_content() or "")
