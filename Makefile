@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test chromium test-slow check format clean
+.PHONY: demo test chromium test-slow check format screenshots clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
@@ -39,6 +39,10 @@ check: .venv/.dev
 format: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The pictures of the page in docs/img, of the model inside the package (or: make screenshots ARGS='-m MODEL').
+screenshots: .venv/.dev chromium
+	$(BIN)/python scripts/screenshots.py $(ARGS)
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

@@ -24,7 +24,6 @@ def cornered(model: LM) -> dict[int, tuple[int, str]]:
         text = stream.finish().text
         found[seed] = (stream._attempts, text)
     assert max(attempts for attempts, _ in found.values()) > 0, "no seed is cornered: take another template"
-    assert min(attempts for attempts, _ in found.values()) == 0
     return found
 
 

@@ -76,7 +76,7 @@ function blankChip(source, piece, number) {
 function described({ word, size, options }) {
   const { digits, starts, ends, in: choices, regex } = readOptions(options);
   const length = size === "*" ? "any length" : word ? "a word" : (size || "1") === "1" ? "1 token" : `${size.replace("-", " to ")} tokens`;
-  const wishes = [digits && "digits", starts && `${starts}…`, ends && `…${ends}`, choices, regex && `/${regex}/`].filter(Boolean);
+  const wishes = [digits && "digits", starts && `starts ${starts}`, ends && `ends ${ends}`, choices, regex && `like ${regex}`].filter(Boolean);
   return [length, ...wishes].join(" · ");
 }
 
@@ -184,7 +184,7 @@ function chooseOrder(order, number = "") {
 /** The field for positions, where they are asked for: at first those of what was written last. */
 function showPositions(number = "") {
   const isList = $(`order${number}`).value === "list";
-  $(`positions${number}`).hidden = !isList;
+  $(`positions${number}`).closest("label").hidden = !isList;
   const last = stages[0]?.document?.order;
   if (isList && !$(`positions${number}`).value && last) $(`positions${number}`).value = last.join(", ");
 }

@@ -11,6 +11,7 @@ const resolved = (schema) => (schema?.$ref ? schemas[schema.$ref.split("/").at(-
 
 function type(schema) {
   if (schema.$ref) return schema.$ref.split("/").at(-1);
+  if (schema.enum) return schema.enum.map((name) => `“${name}”`).join(", ");
   if (schema.anyOf) return schema.anyOf.map(type).join(" or ");
   if (schema.prefixItems) return `[${schema.prefixItems.map(type).join(", ")}]`;
   if (schema.type === "array") return `list of ${type(schema.items ?? {})}`;
@@ -34,7 +35,10 @@ function route(path, method, about) {
     element("td", { textContent: status }), element("td", { textContent: answer.description })));
   card.append(element("details", {}, element("summary", { textContent: "Answers" }), element("table", {}, ...answers)));
   if (body) {
-    const sample = { template: "Tom is a [MASK]. [MASK:6]", text: "Tom is a cat.", position: 3, seed: 1 };
+    const sample = {
+      template: "Tom is a [MASK]. [MASK:6]", text: "Tom is a cat.", position: 3, seed: 1,
+      texts: ["a warm and funny film"], question: "Who is a mouse?", context: "Jerry is a mouse.",
+    };
     const { properties } = resolved(body);
     const used = Object.fromEntries(Object.entries(sample).filter(([name]) => properties[name]));
     card.append(element("pre", { textContent: `curl -N ${location.origin}${path} -H 'content-type: application/json' \\\n  -d '${JSON.stringify(used)}'` }));

@@ -4,6 +4,7 @@ import { candidates, stream } from "./api.js";
 import { command, toHash } from "./template.js";
 
 const STEP_MS = 70;
+const MOST_GLUED = 5;
 const percent = (p) => (p >= 0.1 ? `${Math.round(100 * p)} %` : p >= 0.001 ? `${(100 * p).toFixed(1)} %` : "< 0.1 %");
 const element = (name, properties = {}, ...children) => {
   const made = Object.assign(document.createElement(name), properties);
@@ -15,6 +16,19 @@ const svg = (name, attributes) => {
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   return made;
 };
+
+/** Tokens with no space between them, a few at a time, so that no line begins with a comma. */
+function glued(nodes) {
+  const line = [];
+  const isToken = (node) => node?.className?.startsWith("token");
+  for (const node of nodes) {
+    const last = line.at(-1);
+    if (isToken(node) && isToken(last)) line[line.length - 1] = element("span", { className: "glued" }, last, node);
+    else if (isToken(node) && last?.className === "glued" && last.childElementCount < MOST_GLUED) last.append(node);
+    else line.push(node);
+  }
+  return line;
+}
 
 export class Stage {
   constructor(parent, { onProblem, onChange, isInside }) {
@@ -116,7 +130,7 @@ export class Stage {
     Object.assign(this.parts.slider, { max: total, value: step });
     this.parts.at.textContent = `${step} of ${total}`;
     const number = new Map(this.steps.slice(0, step).map((data, i) => [data.position, i]));
-    this.parts.text.replaceChildren(...this.draft.flatMap((given, i) => this.token(given, i, number.get(i))));
+    this.parts.text.replaceChildren(...glued(this.draft.flatMap((given, i) => this.token(given, i, number.get(i)))));
     const named = [...document.getElementById("order").options].find((option) => option.value === this.request.order);
     this.parts.h2.textContent = named?.text ?? "an order of your own";
     const nats = -this.steps.slice(0, step).reduce((sum, data) => sum + data.logp, 0);
@@ -139,7 +153,7 @@ export class Stage {
     button.classList.toggle("locked", this.locked.has(position));
     button.classList.toggle("open", this.selected === index);
     button.addEventListener("click", () => this.inspect(index));
-    return position ? [space, button] : [button];
+    return position && space ? [space, button] : [button];
   }
 
   drawPath(step) {
