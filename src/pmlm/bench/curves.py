@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pmlm.errors import ConfigError, DataError
+from pmlm.bench.plots import pyplot, save_figure
+from pmlm.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,7 @@ def smooth(values: list[float], window: int) -> list[float]:
 
 def draw_curves(curves: list[Curves], path: Path) -> None:
     """Training loss and held-out bits per byte against tokens, to .png or .svg."""
-    if path.suffix not in (".png", ".svg"):
-        raise ConfigError(f"a plot is written as .png or .svg, not {path.suffix or path.name!r}")
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise ConfigError("plots need matplotlib: pip install 'pmlm[plot]'") from None
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot(path)
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for run in curves:
         window = max(1, len(run.loss) // 50)
@@ -75,9 +68,4 @@ def draw_curves(curves: list[Curves], path: Path) -> None:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8)
-    try:
-        figure.savefig(path, dpi=130)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        plt.close(figure)
+    save_figure(figure, path)

@@ -121,10 +121,13 @@ def load_judge(path: Path | None = None) -> Judge:
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
     backend = tokenizer.backend_tokenizer
     backend.encode_special_tokens = True  # "<|endoftext|>" in a text is text
+    start_id = backend.token_to_id(START)
+    if start_id is None:
+        raise ConfigError(f"{path} cannot judge: its vocabulary lacks {START}")
     return Judge(
         name=name,
         encode=lambda text: list(backend.encode(text, add_special_tokens=False).ids),
         logits=lambda ids_BL: model(ids_BL, use_cache=False).logits.float(),
-        start_id=int(tokenizer.convert_tokens_to_ids(START)),
+        start_id=start_id,
         max_length=int(model.config.max_position_embeddings),
     )
