@@ -74,8 +74,14 @@ class Scorer:
 
     def exact(self, rows: Sequence[Row], order: Order, progress: Callable[[int], None]) -> Figure:
         """Along one order per row; a random order is drawn per row from (seed, row number)."""
+        return sum_figures(rows, self.exact_nll(rows, order, progress))
+
+    def exact_nll(
+        self, rows: Sequence[Row], order: Order, progress: Callable[[int], None] = lambda _done: None, first: int = 0
+    ) -> list[float]:
+        """As `exact`, of each row; `first` is the number of the first of them."""
         check_order(order, self.visibility)
-        return _figure(rows, self._by_chunk(rows, lambda part, at: self._order_nll(part, at, order), progress))
+        return self._by_chunk(rows, lambda part, at: self._order_nll(part, at + first, order), progress)
 
     def bound(self, rows: Sequence[Row], progress: Callable[[int], None]) -> Figure:
         """The order-averaged NLL, estimated without bias with counts stratified over all rows."""
@@ -86,7 +92,7 @@ class Scorer:
             batch = row_batch(part, self.tokenizer, length)
             return bound_nll(self.model, batch, self.visibility, random, max_slots=self.max_slots)
 
-        return _figure(rows, self._by_chunk(rows, nll, progress, chunk=1024))  # each chunk draws for all rows
+        return sum_figures(rows, self._by_chunk(rows, nll, progress, chunk=1024))  # each chunk draws for all rows
 
     def importance_weighted(self, rows: Sequence[Row], num_orders: int, progress: Callable[[int], None]) -> Figure:
         """-log of the mean probability over `num_orders` random orders per row."""
@@ -95,7 +101,7 @@ class Scorer:
             orders = [self._order_nll(part, at, Order("random"), f"order-{s}") for s in range(num_orders)]
             return importance_weighted_nll(-torch.stack(orders))
 
-        return _figure(rows, self._by_chunk(rows, nll, progress))
+        return sum_figures(rows, self._by_chunk(rows, nll, progress))
 
     def _order_nll(self, part: Sequence[Row], at: Tensor, order: Order, stream: str = "order-0") -> Tensor:
         batch = row_batch(part, self.tokenizer)
@@ -162,7 +168,8 @@ def corpus_report(
     return report
 
 
-def _figure(rows: Sequence[Row], nll: Sequence[float]) -> Figure:
+def sum_figures(rows: Sequence[Row], nll: Sequence[float]) -> Figure:
+    """One figure from the nats of each row."""
     by_document: dict[int, tuple[float, int]] = {}
     for row, value in zip(rows, nll, strict=True):
         total, tokens = by_document.get(row.document, (0.0, 0))

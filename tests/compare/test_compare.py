@@ -228,7 +228,7 @@ def test_the_tiny_scale_goes_from_text_to_tables_and_back_byte_for_byte(tmp_path
     assert first == {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     pretrained = [json.loads(path.read_text()) for path in (out / "pretrain").glob("*.json")]
     assert {r["model"] for r in pretrained} == {*TINY.models, *TINY.priors}
-    assert all(r["made"]["machine"]["torch"] and r["tokens"] and r["settings"] for r in pretrained)
+    assert all("torch" in r["made"]["machine"] and r["tokens"] and r["settings"] for r in pretrained)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
     assert run("--data", str(data), *folders, "--quiet")[0] == 0  # nothing is done again
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}

@@ -1,13 +1,12 @@
 """Curves of training runs, drawn from their metrics.jsonl."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pmlm.errors import ConfigError, DataError
+from pmlm.bench.plots import open_plot
+from pmlm.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -52,31 +51,6 @@ def smooth(values: list[float], window: int) -> list[float]:
     return out
 
 
-@contextmanager
-def open_plot(path: Path, columns: int = 1) -> Iterator[Any]:
-    """Axes side by side, drawn to .png or .svg when done; the same drawing gives the same file."""
-    if path.suffix not in (".png", ".svg"):
-        raise ConfigError(f"a plot is written as .png or .svg, not {path.suffix or path.name!r}")
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise ConfigError("plots need matplotlib: pip install 'pmlm[plot]'") from None
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    with mpl.rc_context({"svg.hashsalt": "pmlm"}):
-        figure, axes = plt.subplots(1, columns, figsize=(5.5 * columns, 4.2), layout="constrained")
-        try:
-            yield axes
-            for part in figure.axes:
-                part.grid(alpha=0.3)
-            figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
-        except OSError as error:
-            raise DataError(f"cannot write {path}: {error.strerror}") from None
-        finally:
-            plt.close(figure)
-
-
 def draw_curves(curves: list[Curves], path: Path) -> None:
     """Training loss and held-out bits per byte against tokens, to .png or .svg."""
     with open_plot(path, 2) as (left, right):
@@ -89,5 +63,6 @@ def draw_curves(curves: list[Curves], path: Path) -> None:
         left.set(title="training loss", xlabel="tokens", ylabel="nats per token")
         right.set(title="held out, order-averaged", xlabel="tokens", ylabel="bits per byte")
         for axes in (left, right):
+            axes.grid(alpha=0.3)
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize=8)

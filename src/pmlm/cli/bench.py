@@ -1,4 +1,4 @@
-"""`pmlm bench …`: side-by-side timings."""
+"""`pmlm bench …`: side-by-side timings; studies are in pmlm.cli.studies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pmlm.cli import studies
 from pmlm.cli.common import (
     JsonOption,
     ModelOption,
@@ -20,12 +21,14 @@ from pmlm.cli.common import (
 )
 from pmlm.errors import ConfigError, RunError
 
-app = typer.Typer(help="Side-by-side timings, as ratios taken in one run.", no_args_is_help=True)
+app = typer.Typer(help="Timings taken side by side, and studies of what a model can do.", no_args_is_help=True)
+for study in (studies.lengths, studies.coverage, studies.orders, studies.stories, studies.report, studies.card):
+    app.command(study.__name__)(study)
 
 
 @app.callback()
 def bench() -> None:
-    """Side-by-side timings, as ratios taken in one run."""
+    """Timings taken side by side, and studies of what a model can do."""
 
 
 @app.command("train")

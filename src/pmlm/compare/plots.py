@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pmlm.bench.curves import open_plot
+from pmlm.bench.plots import open_plot
 from pmlm.compare.tables import Results, in_order
 
 
@@ -19,6 +19,8 @@ def draw_comparison(results: Results, path: Path) -> None:
         left.set(xlabel="tokens", ylabel="held-out bits per byte")
         right.set(xlabel="seconds of training")
         right.legend(fontsize=8)
+        for axes in (left, right):
+            axes.grid(alpha=0.3)
 
 
 def _draw(left: Any, right: Any, run: dict[str, Any], visibility: str, style: str) -> None:

@@ -1,45 +1,16 @@
-"""What every result says of itself: settings, seed, version, machine, time."""
+"""Results of a comparison: each is made once, and says where it comes from."""
 
 import json
-import os
-import platform
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import pmlm
+from pmlm.bench.study import git_commit, machine, write_text
 from pmlm.errors import DataError
 
 Record = dict[str, Any]
-
-
-def provenance(began: float) -> Record:
-    return {
-        "pmlm": pmlm.__version__,
-        "commit": _commit(),
-        "seconds": round(time.time() - began, 1),
-        "machine": {
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-    }
-
-
-def _commit() -> str | None:
-    """Of the checkout that the package runs from, if it does."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return found.stdout.strip() or None
 
 
 def once(path: Path, make: Callable[[], Record]) -> Record:
@@ -47,11 +18,10 @@ def once(path: Path, make: Callable[[], Record]) -> Record:
     if path.is_file():
         return read_record(path)
     began = time.time()
-    record = {**make(), "made": provenance(began)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    part.replace(path)
+    record = make()
+    seconds = round(time.time() - began, 1)
+    record["made"] = {"pmlm": pmlm.__version__, "commit": git_commit(), "seconds": seconds, "machine": machine()}
+    write_text(path, json.dumps(record, indent=2) + "\n")
     return record
 
 

@@ -1,0 +1,108 @@
+"""The model card of a story model, from a study's document and from what people wrote of its data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pmlm.bench.tables import origin, story_tables
+from pmlm.errors import DataError
+from pmlm.lm import LM
+
+LONGEST_SAMPLE = 2000
+
+
+def model_card(lm: LM, document: Mapping[str, Any], notes: str) -> str:
+    """`notes` is Markdown that no measurement can give: data, licences, known weaknesses."""
+    if document["study"] != "stories":
+        raise DataError(f"a card is made from the study of a story model, not from {document['study']!r}")
+    measured, here = document["provenance"]["model"], lm.describe()
+    if measured["tokenizer"] != lm.tokenizer.fingerprint or measured["parameters"] != here["parameters"]:
+        raise DataError("the study is about another model than this one: measure this one first")
+    parts = [
+        f"# {here['name']}\n",
+        f"An any-order language model of {here['parameters']:,} parameters for short English stories: place words "
+        "anywhere and let it write the rest, in any order (`pmlm generate`).\n",
+        notes.strip() + "\n",
+        f"## Settings\n\n{_settings(here, lm.about)}",
+        f"## Figures\n\n{story_tables(document['result'])}",
+        f"## Weak points that the figures show\n\n{weak_points(document['result'])}",
+        f"## Samples, unpicked: seeds from 0 on\n\n{_samples(document['result'])}",
+        origin(document),
+    ]
+    return "\n".join(parts)
+
+
+def _settings(shape: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    lines = [
+        f"- {shape['layers']} layers of {shape['width']}, {shape['heads']} heads, positions {shape['positions']}, norm "
+        f"{shape['norm']}, reads {shape['max_length']} slots",
+        f"- vocabulary of {shape['vocabulary']['size']:,} pieces ({shape['vocabulary']['kind']})",
+        f"- visibilities: {', '.join(shape['visibilities'])} (the first is the default)",
+    ]
+    lines += [f"- {key.replace('_', ' ')}: {_shown(value)}" for key, value in about.items() if key != "name"]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def weak_points(result: Mapping[str, Any]) -> str:
+    """What the figures themselves say against the model."""
+    appraisal = result["free_stories"]["appraisal"]
+    real = appraisal["real"]
+    lines = []
+    for name, each in appraisal.items():
+        if name.startswith("real"):
+            continue
+        if each["judge"] is not None:
+            ratio = each["judge"]["bits_per_byte"] / real["judge"]["bits_per_byte"]
+            lines.append(f"- {name}: the judge needs {ratio:.2f} times the bits per byte of real stories.")
+        for key, what in (("repetition_4", "repeated 4-grams"), ("self_bleu", "self-BLEU")):
+            if each[key] > 1.1 * real[key]:
+                lines.append(f"- {name}: {what} {each[key]:.3f}, real stories {real[key]:.3f}.")
+        if each["distinct_2"] < 0.9 * real["distinct_2"]:
+            lines.append(f"- {name}: distinct-2 {each['distinct_2']:.3f}, real stories {real['distinct_2']:.3f}.")
+    lines += _against_gpt(result)
+    return "\n".join(lines or ["- none of those that are looked for here"]) + "\n"
+
+
+def _against_gpt(result: Mapping[str, Any]) -> list[str]:
+    if result["gpt"] is None:
+        return ["- no GPT of the same size was measured beside it."]
+    gpt = result["gpt"]["causal"]
+    lines = []
+    for visibility, lengths in result["likelihood"].items():
+        longest = max(lengths, key=int)
+        if longest not in gpt:
+            continue
+        ours, theirs = (each[longest]["l2r"]["bits_per_byte"] for each in (lengths, gpt))
+        lines.append(
+            f"- {visibility}, left to right at {longest} slots: {ours:.3f} bits per byte, a GPT of the same data and "
+            f"budget {theirs:.3f} ({100 * (ours / theirs - 1):+.1f} %)."
+        )
+    return lines
+
+
+def _samples(result: Mapping[str, Any]) -> str:
+    samples = result["samples"]
+    parts = []
+    for name, each in samples.items():
+        if isinstance(each, str):
+            parts.append(f"### {name.capitalize()}, whose words are hidden below\n\n{_quoted(each)}\n")
+            continue
+        parts.append(f"### {name[:1].upper()}{name[1:]}\n")
+        template = each[0]["template"]
+        if len(template) <= LONGEST_SAMPLE and all(sample["template"] == template for sample in each):
+            parts.append(f"`{' '.join(template.split())}`\n".replace("``", "`"))
+        parts += [f"{sample['seed']}. {_flat(sample['text'])}" for sample in each]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _quoted(text: str) -> str:
+    return f"> {_flat(text)}"
+
+
+def _flat(text: str) -> str:
+    """On one line, with what Markdown would take for its own set apart."""
+    return "".join(f"\\{c}" if c in "\\`*_[]<>" else c for c in " ".join(text.split()))

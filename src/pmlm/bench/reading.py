@@ -1,0 +1,101 @@
+"""A sheet for a blind reader: texts that the model filled in and real ones with the same kinds of blanks, shuffled.
+
+Each kind of blank (15, 50, 85 % of the words, everything between the first and the last sentence) is used equally
+often on both sides, on different stories, so that no text can be compared with its own original. Nothing is picked:
+stories come from the seed, texts from seeds that count up. Line breaks are evened out, since they would tell. The key
+is a file of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pmlm.bench.material import Passage, draw_passages, hide_middle, hide_words, sentences, write_texts
+from pmlm.bench.study import Notes
+from pmlm.errors import DataError
+from pmlm.generation.template import Template, template_source
+from pmlm.lm import LM, FillOptions
+from pmlm.runtime import generator
+
+KINDS = ("15 %", "50 %", "85 %", "between two sentences")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    page: str
+    """Markdown, for the reader."""
+    key: list[dict[str, Any]]
+    """Where each text comes from."""
+
+
+def make_sheet(lm: LM, documents: Sequence[str], count: int, options: FillOptions, notes: Notes, seed: int) -> Sheet:
+    """`count` texts of the model and as many real ones."""
+    passages = _passages(documents, lm, 2 * count, seed)
+    blanks = [_template(p, KINDS[(i // 2) % len(KINDS)], seed, i) for i, p in enumerate(passages)]
+    ours = list(range(0, 2 * count, 2))
+    written = write_texts(lm, [blanks[i] for i in ours], options, notes, "reading", first_seed=seed)
+    text_of = dict(zip(ours, written, strict=True))
+    entries = [
+        {
+            "source": "model" if i in text_of else "real",
+            "kind": KINDS[(i // 2) % len(KINDS)],
+            "document": passage.document,
+            "template": template_source(blank),
+            "text": _one_paragraph(text_of.get(i, passage.text) or "(no text was found)"),
+            **({"seed": seed + ours.index(i)} if i in text_of else {}),
+        }
+        for i, (passage, blank) in enumerate(zip(passages, blanks, strict=True))
+    ]
+    shuffle = torch.randperm(len(entries), generator=generator(seed, "sheet")).tolist()
+    key = [{"number": n, **entries[i]} for n, i in enumerate(shuffle, 1)]
+    return Sheet(_page(key), key)
+
+
+def _passages(documents: Sequence[str], lm: LM, count: int, seed: int) -> list[Passage]:
+    """Short documents with something between their first and last sentence."""
+    fit = [text for text in documents if len(sentences(text)) >= 3]
+    if not fit:
+        raise DataError("the text has no document of three sentences or more")
+    room = lm.model.config.max_length - 2
+    found = draw_passages(fit, lm.tokenizer, room=room, count=min(2 * count, len(fit)), rng=generator(seed, "reading"))
+    usable = [passage for passage in found if len(sentences(passage.text)) >= 3][:count]
+    if len(usable) < count:
+        raise DataError(
+            f"the text has {len(usable)} passages of three sentences that fit the model, {count} are needed"
+        )
+    return usable
+
+
+def _template(passage: Passage, kind: str, seed: int, number: int) -> Template:
+    if kind == KINDS[3]:
+        return hide_middle(passage)
+    return hide_words(passage, int(kind.split()[0]) / 100, generator(seed, "blanks", number))
+
+
+def _one_paragraph(text: str) -> str:
+    return " ".join(text.split())
+
+
+HEAD = """# Reading sheet
+
+{count} short texts, shuffled. Some were written by people or by another model and are left as they were; in the others
+a program filled in words. Please rate each by itself, without looking at the key (`reading-key.json`):
+
+- **whole**: are the sentences complete and grammatical? 1 (no) to 5 (all of them)
+- **sense**: does the text hang together: names kept, one thing following from another? 1 to 5
+- **who**: was a program at work? yes or no
+"""
+
+
+def _page(key: Sequence[dict[str, Any]]) -> str:
+    parts = [HEAD.format(count=len(key))]
+    for entry in key:
+        parts.append(f"## {entry['number']}\n\n{_escaped(entry['text'])}\n\nwhole: __ sense: __ who: __\n")
+    return "\n".join(parts)
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown leaves as it is."""
+    return "".join(f"\\{c}" if c in "\\`*_[]<>#" else c for c in text)

@@ -1,0 +1,178 @@
+"""What every study shares: results that say where they come from, and runs that go on after they were stopped.
+
+A study is a sequence of named measurements. Each is written down the moment it is made, beside the file that the study
+will become; a second run with the same settings takes what is there and goes on.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from pmlm.corpus.framing import Row
+from pmlm.errors import ConfigError, DataError, RunError
+from pmlm.evaluation import Scorer, sum_figures
+from pmlm.lm import LM
+from pmlm.model.checkpoint import read_config
+from pmlm.orders import Order
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Advance = Callable[[int], None]
+
+
+class Notes:
+    """Measurements by name. `path` None keeps them in memory alone."""
+
+    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self.known: dict[str, Any] = {}
+        begin = {"settings": json.loads(json.dumps(settings))}
+        if path is None:
+            return
+        lines = _read_lines(path) if path.is_file() else []
+        if not lines:
+            _write(path, json.dumps(begin) + "\n")
+            return
+        if lines[0] != begin:
+            raise ConfigError(f"{path} was begun with other settings: remove it, or give another --out")
+        self.known = {line["name"]: line["value"] for line in lines[1:]}
+        _write(path, "".join(json.dumps(line) + "\n" for line in lines))  # without a last line that was cut off
+
+    def get(self, name: str, measure: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """What was measured under this name; measured now where it was not."""
+        if name not in self.known:
+            value = json.loads(json.dumps(measure(*args, **kwargs)))  # the same whether measured now or read back
+            self.known[name] = value
+            if self.path is not None:
+                with self.path.open("a", encoding="utf-8") as handle:
+                    handle.write(json.dumps({"name": name, "value": value}) + "\n")
+        return self.known[name]
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            break  # the last line of a run that was killed
+    return found
+
+
+def notes_path(out: Path) -> Path:
+    return out.with_name(f".{out.stem}.part.jsonl")
+
+
+def write_document(out: Path, document: Mapping[str, Any]) -> None:
+    """The finished study, in one step; its notes are not needed any more."""
+    _write(out, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    notes_path(out).unlink(missing_ok=True)
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A finished study."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON document: {error}") from None
+    if not isinstance(document, dict) or "study" not in document:
+        raise DataError(f"{path} is no study: see `pmlm bench --help` for the commands that make one")
+    return document
+
+
+def write_text(path: Path, text: str) -> None:
+    _write(path, text)
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def exact_in_parts(
+    scorer: Scorer, rows: Sequence[Row], order: Order, notes: Notes, name: str, advance: Advance, chunk: int = 8
+) -> dict[str, Any]:
+    """The exact figure along an order, with a note for every few rows: some orders take long."""
+    nats: list[float] = []
+    for start in range(0, len(rows), chunk):
+        part = rows[start : start + chunk]
+        nats += notes.get(f"{name}/{start}", scorer.exact_nll, part, order, first=start)
+        advance(len(part))
+    return sum_figures(rows, nats).to_dict()
+
+
+def run_study(
+    name: str,
+    out: Path,
+    lm: LM,
+    text: Path,
+    settings: Mapping[str, Any],
+    command: str,
+    work: Callable[[Notes], dict[str, Any]],
+    **others: object,
+) -> dict[str, Any]:
+    """Make a study's document and write it; a run that was stopped goes on where it was.
+
+    `others` are what else decides the figures (the judge, a second model): notes of other ones are not taken.
+    """
+    about = {"file": text.name, "sha256": hashlib.sha256(text.read_bytes()).hexdigest()}
+    where = provenance(lm, command)
+    decides = {"study": name, "settings": settings, "text": about, "model": where["model"], **others}
+    result = work(Notes(notes_path(out), decides))
+    document = {"study": name, "provenance": where, "text": about, **others, "result": result}
+    write_document(out, document)
+    return document
+
+
+def provenance(lm: LM, command: str) -> dict[str, Any]:
+    """Where figures come from."""
+    return {
+        "command": command,
+        "commit": git_commit(),
+        "model": model_identity(lm),
+        "machine": machine(),
+    }
+
+
+def machine() -> str:
+    return (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads used, "
+        f"torch {torch.__version__}"
+    )
+
+
+def model_identity(lm: LM) -> dict[str, Any]:
+    """What a model is, so that it can be known again."""
+    weights = None if lm.folder is None else read_config(lm.folder).get("weights_sha256")
+    return {**lm.describe(), "weights_sha256": weights, "tokenizer": lm.tokenizer.fingerprint}
+
+
+def git_commit() -> str | None:
+    """Of the source that runs, with a + where files differ from it; None outside a repository."""
+    here = Path(__file__).parent
+    try:
+        commit = _git(here, "rev-parse", "HEAD")
+        return commit + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()

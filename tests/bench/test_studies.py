@@ -1,0 +1,355 @@
+"""Studies at small size: laws of each figure, runs that go on, pages made from documents."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import STORIES
+from fakes import tiny_config
+from pmlm.bench.card import model_card, weak_points
+from pmlm.bench.coverage import CoverageSettings, common_words, draw_sets, missing_words, study_coverage, write_with
+from pmlm.bench.judge import Judge
+from pmlm.bench.lengths import LengthSettings, draw_items, length_choices, study_lengths, summarise_choices
+from pmlm.bench.material import Passage, document_rows, draw_documents, hide_words, read_units, template_of
+from pmlm.bench.orders import REAL, OrderSettings, planned, study_orders
+from pmlm.bench.plots import draw_study
+from pmlm.bench.reading import KINDS, make_sheet
+from pmlm.bench.stories import StorySettings, rounded, study_stories, words_right
+from pmlm.bench.stories import planned as stories_planned
+from pmlm.bench.study import Notes, notes_path, read_document, run_study
+from pmlm.bench.tables import render
+from pmlm.errors import ConfigError, DataError
+from pmlm.evaluation import Scorer, draw_part
+from pmlm.generation.lengths import choose_lengths
+from pmlm.generation.template import Blank, parse_template
+from pmlm.lm import LM, FillOptions, load
+from pmlm.model import build_model
+from pmlm.orders import parse_order
+from pmlm.runtime import generator
+
+BYTES = Judge("bytes", lambda text: list(text.encode()), lambda ids: torch.zeros(*ids.shape, 256), 0, 5000)
+"""Knows nothing: 8 bits for every byte."""
+NAMES = ("Tom", "Mia", "Ben", "Anna", "Leo", "Rosa")
+DOCUMENTS = [
+    f"One day {a} walked to the park. {b} lost a big ball near the river. {STORIES[i % 2]} {a} was very happy."
+    for i, (a, b) in enumerate((a, b) for a in NAMES for b in NAMES if a != b)
+]
+
+
+def silent(_done: int) -> None:
+    pass
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "heldout.txt"
+    path.write_text("\n\n".join(DOCUMENTS))
+    return path
+
+
+@pytest.fixture(scope="session")
+def gpt(model: LM) -> LM:
+    t = model.tokenizer
+    config = tiny_config(vocab_size=t.vocab_size, mask_id=t.mask_id, forbidden_ids=t.forbidden_ids, max_length=128,
+                         visibilities=("causal",))  # fmt: skip
+    return LM(build_model(config, generator(1)).eval(), t, {"name": "tiny-gpt"}, None)
+
+
+# notes
+
+
+def test_notes_go_on_where_they_were_and_drop_a_line_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    notes = Notes(path, {"seed": 1})
+    assert notes.get("a", lambda: (1, 2.5)) == [1, 2.5]
+    notes.get("b", lambda: "x")
+    path.write_text(path.read_text()[:-4])
+    again = Notes(path, {"seed": 1})
+    assert again.get("a", lambda: pytest.fail("measured twice")) == [1, 2.5]
+    assert again.get("b", lambda: "y") == "y"
+    assert Notes(path, {"seed": 1}).known == {"a": [1, 2.5], "b": "y"}
+    with pytest.raises(ConfigError, match="begun with other settings"):
+        Notes(path, {"seed": 2})
+
+
+def test_a_study_that_was_stopped_ends_like_one_that_was_not(model: LM, text: Path, tmp_path: Path) -> None:
+    settings = LengthSettings(items=3, longest_span=4, most_words=2)
+
+    def study(out: Path, stop_after: int | None = None) -> dict:
+        seen = Counter[str]()
+
+        def advance(done: int) -> None:
+            seen["items"] += done
+            if seen["items"] == stop_after:
+                raise KeyboardInterrupt
+
+        return run_study("lengths", out, model, text, {"items": 3}, "pmlm bench lengths",
+                         lambda notes: study_lengths(model, DOCUMENTS, settings, notes, advance))  # fmt: skip
+
+    whole = study(tmp_path / "whole.json")
+    with pytest.raises(KeyboardInterrupt):
+        study(tmp_path / "part.json", stop_after=4)
+    assert notes_path(tmp_path / "part.json").read_text().count("\n") == 1 + 4
+    assert study(tmp_path / "part.json")["result"] == whole["result"]
+    assert not notes_path(tmp_path / "part.json").exists()
+    assert read_document(tmp_path / "part.json")["provenance"]["model"]["weights_sha256"]
+
+
+# lengths
+
+
+def test_choices_are_summed_up_as_by_hand() -> None:
+    choices = [{"s": 1}, {"s": 3}, {"s": 4}]
+    found = summarise_choices([1, 2, 2], choices, 4)
+    assert found["scores"]["s"] == {"exact": 1 / 3, "exact_stderr": pytest.approx((2 / 27) ** 0.5),
+                                    "within_one": 2 / 3, "mean_error": 1.0}  # fmt: skip
+    assert found["scores"]["commonest"]["exact"] == 2 / 3
+    assert found["scores"]["chance"]["exact"] == 1 / 4
+    assert found["scores"]["chance"]["within_one"] == pytest.approx((2 / 4 + 3 / 4 + 3 / 4) / 3)
+    assert found["scores"]["chance"]["mean_error"] == pytest.approx((6 / 4 + 4 / 4 + 4 / 4) / 3)
+    assert found["exact_by_true_length"] == {
+        "1": {"items": 1, "s": 1.0, "commonest": 0.0},
+        "2": {"items": 2, "s": 0.0, "commonest": 1.0},
+    }
+
+
+@pytest.mark.parametrize("kind", ["word", "span"])
+def test_the_context_score_is_the_one_that_templates_use(kind: str, model: LM) -> None:
+    settings = LengthSettings(items=4, longest_span=5, seed=3)
+    for item in draw_items(DOCUMENTS, model, kind, settings):  # type: ignore[arg-type]
+        longest = 4 if kind == "word" else 5
+        blank = item.template.segments[item.segment]
+        assert isinstance(blank, Blank)
+        chosen = length_choices(item, model, "order-causal", longest)
+        segments = list(item.template.segments)
+        segments[item.segment] = Blank(None, blank.starts_word, blank.is_word, (1, longest))
+        assert model.words is not None
+        template = choose_lengths(
+            type(item.template)(tuple(segments)), model.model, model.tokenizer, "order-causal", model.words.length_logp,
+            generator(0), is_possible=lambda _: True, greedy=True,
+        )  # fmt: skip
+        assert chosen["context + p(n)" if kind == "word" else "context"] == template.segments[item.segment].num_tokens
+
+
+def test_the_hidden_span_is_as_long_as_it_says(model: LM) -> None:
+    for item in draw_items(DOCUMENTS, model, "span", LengthSettings(items=20)):
+        assert item.template.segments[item.segment].num_tokens == item.true  # type: ignore[union-attr]
+    with pytest.raises(DataError, match="sentences that can be used"):
+        draw_items(DOCUMENTS[:1], model, "word", LengthSettings(items=20))
+
+
+# words that must appear
+
+
+def test_words_are_missing_unless_they_stand_whole() -> None:
+    assert missing_words("The cat sat. Cats, a ball!", ["cat", "ball", "the", "at"]) == ["the", "at"]
+
+
+def test_sets_are_of_common_words() -> None:
+    words = common_words(["the cat the dog", "The the an owl dog"], 3)
+    assert words == ["the", "dog", "cat"]  # small letters, three or more; equals by the alphabet
+    sets = draw_sets([str(i) for i in range(50)], CoverageSettings(sets=40, common=50))
+    assert {len(each) for each in sets} == {3, 4, 5}
+    assert all(len(set(each)) == len(each) for each in sets)
+    with pytest.raises(DataError, match="different words"):
+        common_words(["one cat"], 9)
+
+
+def test_what_cannot_appear_is_an_error_and_not_silence(model: LM) -> None:
+    options = FillOptions(order="random")
+    tight = write_with(model, ["river", "park", "happy"], 0, options, length=2)
+    assert tight["text"] is None
+    assert "no free blank with room" in tight["error"]
+    assert write_with(model, ["river", "park"], 0, options, length=12)["missing"] == []
+
+
+def test_the_coverage_study_adds_up(model: LM) -> None:
+    settings = CoverageSettings(sets=3, common=12, length=20)
+    result = study_coverage(model, DOCUMENTS, BYTES, settings, Notes(None, {}), silent)
+    assert result["satisfied"] + result["errors"] + result["broken"] == 3
+    assert result["broken"] == 0
+    for each in result["appraisal"].values():
+        assert each["judge"]["bits_per_byte"] == pytest.approx(8)
+
+
+# orders
+
+
+def test_the_study_of_orders_gives_the_exact_figures_of_the_scorer(model: LM) -> None:
+    settings = OrderSettings(
+        orders=("l2r", "random", "margin"), shares=(0.5, 1.0), rows=3, texts=2, context=64, chunk=2
+    )
+    steps = Counter[str]()
+    result = study_orders(model, DOCUMENTS, BYTES, settings, Notes(None, {}), lambda n: steps.update(all=n))
+    assert steps["all"] == planned(settings)
+    rows = draw_part(document_rows(draw_documents(DOCUMENTS, 12, 0), model.tokenizer, 64), 3, 0)
+    scorer = Scorer(model.model, model.tokenizer, "order-causal", 0)
+    for name in settings.orders:
+        exact = scorer.exact(rows, parse_order(name), silent).to_dict()
+        assert result["exact"][name]["nll"] == pytest.approx(exact["nll"])
+    for table in result["written"].values():
+        assert set(table) == {*settings.orders, REAL}
+        assert all(each["judge"]["bits_per_byte"] == pytest.approx(8) for each in table.values())
+        assert all(each["texts"] + each["failed"] == 2 for each in table.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"shares": (0.0,)}, "above 0"), ({"orders": ("1,0",)}, "by name"), ({"rows": 0}, "--rows must be at least 1")],
+)
+def test_settings_of_orders_that_make_no_sense(change: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        OrderSettings(**change)
+
+
+# the story model
+
+
+@pytest.mark.parametrize("visibility", ["order-causal", "bidirectional"])
+def test_a_word_is_right_where_a_greedy_filling_is(visibility: str, model: LM) -> None:
+    checked = Counter[int]()
+    for text in (*DOCUMENTS[:3], "Anna wanted the blanket near the village."):
+        passage = Passage(text, 0, True, read_units(text, model.tokenizer))
+        for i, unit in enumerate(passage.units):
+            if not (unit.is_word and unit.is_hideable):
+                continue
+            filled = model.fill(template_of(passage, [i]), temperature=0, order="l2r", whole_words=False, seed=0,
+                                visibility=visibility)  # fmt: skip
+            same = list(filled.ids[1:-1]) == model.tokenizer.encode(text)
+            assert words_right(model, passage, [i], visibility) == [same], (text, unit)  # type: ignore[arg-type]
+            checked[unit.num_tokens] += same
+    assert sum(checked.values()) > 5
+
+
+def test_words_hidden_together_do_not_see_each_other(model: LM) -> None:
+    text = "Tom is a cat and Jerry is a mouse."
+    passage = Passage(text, 0, True, read_units(text, model.tokenizer))
+    everything = list(range(len(passage.units)))
+    asked = words_right(model, passage, everything, "order-causal")
+    assert len(asked) == 9, "the full stop is hidden but not asked"
+    guesses = model.fill_mask(f"[MASK:{passage.num_tokens}]")
+    ids = model.tokenizer.encode(text)
+    if all(unit.num_tokens == 1 for unit in passage.units):
+        best = [guess[0]["token"] == i for guess, i in zip(guesses, ids, strict=True)]
+        assert asked == best[:-1]
+
+
+def test_rounding_is_what_a_file_would_do(model: LM, tmp_path: Path) -> None:
+    model.save(tmp_path / "half", storage="float16")
+    stored = load(tmp_path / "half").model.state_dict()
+    assert all(torch.equal(t, stored[name]) for name, t in rounded(model.model, "float16").state_dict().items())
+    original, eight = model.model.state_dict(), rounded(model.model, "int8").state_dict()
+    name = max((n for n, t in original.items() if t.dim() == 2), key=lambda n: original[n].numel())
+    step = original[name].abs().amax(dim=1, keepdim=True) / 127
+    assert ((original[name] - eight[name]).abs() <= step / 2 + 1e-7).all()
+    assert not torch.equal(original[name], eight[name])
+
+
+SMALL = StorySettings(
+    documents=3, exact_documents=2, policy_documents=1, lengths=(32, 64, 999), word_passages=2, stories=2, samples=2
+)
+
+
+@pytest.fixture(scope="session")
+def story_document(model: LM, gpt: LM, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    folder = tmp_path_factory.mktemp("stories")
+    (folder / "heldout.txt").write_text("\n\n".join(DOCUMENTS))
+    steps = Counter[str]()
+    document = run_study(
+        "stories", folder / "figures.json", model, folder / "heldout.txt", {}, "pmlm bench stories",
+        lambda notes: study_stories(model, gpt, DOCUMENTS, BYTES, SMALL, notes, lambda n: steps.update(all=n)),
+    )  # fmt: skip
+    assert steps["all"] == stories_planned(model, gpt, SMALL)
+    return document
+
+
+def test_the_story_study_holds_what_the_card_needs(story_document: dict, model: LM) -> None:
+    result = story_document["result"]
+    assert set(result["likelihood"]) == {"order-causal", "bidirectional"}
+    for lengths in result["likelihood"].values():
+        assert set(lengths) == {"32", "64"}, "longer than the model reads is left out"
+        assert all(set(f) == {"bound", "l2r", "random", "confidence"} for f in lengths.values())
+    gpt = result["gpt"]["causal"]["64"]
+    rows = document_rows(draw_documents(DOCUMENTS, 2, 0), model.tokenizer, 64)
+    assert gpt["l2r"]["bytes"] == sum(row.num_bytes for row in rows) < gpt["bound"]["bytes"]
+    assert set(result["hidden_words"]["order-causal"]) == {"0.15", "0.5"}
+    appraisal = result["free_stories"]["appraisal"]
+    assert set(appraisal) == {"real", "real, words shuffled", "order-causal, random", "bidirectional, random", "GPT"}
+    assert appraisal["real, words shuffled"]["distinct_1"] == appraisal["real"]["distinct_1"]
+    assert result["storage"]["cost"]["float32"] == 0
+    for name, each in result["samples"].items():
+        if name == "the held-out story":
+            continue
+        assert [sample["seed"] for sample in each] == [0, 1]
+    assert all("Tom is a cat and Jerry is a mouse." in sample["text"] for sample in result["samples"]["Tom and Jerry"])
+
+
+def test_the_card_is_made_from_the_document(story_document: dict, model: LM, gpt: LM) -> None:
+    card = model_card(model, story_document, "## Data and licences\n\nMade up.")
+    bound = story_document["result"]["likelihood"]["bidirectional"]["64"]["bound"]["bits_per_byte"]
+    for needed in (
+        "Made up.",
+        f"{bound:.4f}",
+        "tokens seen: 2,463,966",
+        "## Samples, unpicked",
+        "15% hidden",
+        "1.00 times",
+    ):
+        assert needed in card, needed
+    assert f"{model.model.num_parameters():,} parameters" in card
+    with pytest.raises(DataError, match="another model"):
+        model_card(gpt, story_document, "")
+    with pytest.raises(DataError, match="not from 'orders'"):
+        model_card(model, story_document | {"study": "orders"}, "")
+
+
+def test_weak_points_are_read_off_the_figures(story_document: dict) -> None:
+    result = json.loads(json.dumps(story_document["result"]))
+    result["free_stories"]["appraisal"]["GPT"]["repetition_4"] = 0.5
+    result["free_stories"]["appraisal"]["real"]["repetition_4"] = 0.25
+    assert "- GPT: repeated 4-grams 0.500, real stories 0.250." in weak_points(result)
+    result["gpt"] = None
+    assert "no GPT" in weak_points(result)
+
+
+def test_pages_and_pictures_are_made_from_the_document(story_document: dict, tmp_path: Path) -> None:
+    page = render(story_document)
+    cost = story_document["result"]["storage"]["cost"]["int8"]
+    assert f"{100 * cost:+.3f} %" in page
+    assert "`pmlm bench stories`" in page
+    draw_study(story_document, tmp_path / "s.png")
+    assert (tmp_path / "s.png").stat().st_size > 5000
+    with pytest.raises(DataError, match="unknown study"):
+        render(story_document | {"study": "nothing"})
+
+
+def test_the_reading_sheet_is_balanced_and_blind(model: LM) -> None:
+    sheet = make_sheet(model, DOCUMENTS, 4, FillOptions(order="random"), Notes(None, {}), seed=1)
+    assert Counter(entry["source"] for entry in sheet.key) == {"model": 4, "real": 4}
+    for kind in KINDS:
+        assert Counter(e["source"] for e in sheet.key if e["kind"] == kind) == {"model": 1, "real": 1}
+    assert [entry["number"] for entry in sheet.key] == list(range(1, 9))
+    assert [entry["source"] for entry in sheet.key] != sorted(entry["source"] for entry in sheet.key)
+    assert len({entry["document"] for entry in sheet.key}) == 8
+    _, *texts = sheet.page.split("\n## ")
+    assert len(texts) == 8
+    for part, entry in zip(texts, sheet.key, strict=True):
+        assert part.startswith(f"{entry['number']}\n\n")
+        assert not any(word in part for word in ("source", "seed", "template", "kind"))
+        if entry["source"] == "real":
+            assert entry["text"] == " ".join(DOCUMENTS[entry["document"]].split())
+        else:
+            given = parse_template(entry["template"]).segments
+            assert all(" ".join(s.text.split()) in entry["text"] for s in given if not isinstance(s, Blank))
+
+
+def test_hiding_is_the_same_for_every_order() -> None:
+    from pmlm.tokenizer import train_tokenizer
+
+    tokenizer = train_tokenizer(STORIES, vocab_size=300)
+    passage = Passage(STORIES[0], 0, True, read_units(STORIES[0], tokenizer))
+    one, two = (hide_words(passage, 0.5, generator(0, "hide", 0.5, 1)) for _ in range(2))
+    assert one == two != hide_words(passage, 0.5, generator(0, "hide", 0.5, 2))

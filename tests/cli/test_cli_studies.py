@@ -1,0 +1,71 @@
+"""Studies from the command line: documents, pages, one line where something is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import pmlm
+from pmlm.cli import run
+
+Capture = pytest.CaptureFixture[str]
+NAMES = ("Tom", "Mia", "Ben", "Anna", "Leo")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    stories = [f"{a} walked to the park. {b} lost a big ball near the river. {a} was very happy, and {b} went home."
+               for a in NAMES for b in NAMES]  # fmt: skip
+    (tmp_path / "t.txt").write_text("\n\n".join(stories))
+    return str(tmp_path / "t.txt")
+
+
+def test_each_study_writes_its_document_its_pages_and_a_card(text: str, tmp_path: Path, capsys: Capture) -> None:
+    small = {
+        "lengths": ["--items", "2", "--longest-span", "3"],
+        "coverage": ["--sets", "2", "--common", "8", "--length", "40", "--no-judge"],
+        "orders": ["--rows", "1", "--texts", "2", "--order", "l2r,confidence", "--hidden", "50", "--no-judge"],
+        "stories": ["--documents", "2", "--exact", "1", "--confidence", "1", "--lengths", "32", "--passages", "1",
+                    "--free", "2", "--reading", "2", "--samples", "1", "--no-judge"],
+    }  # fmt: skip
+    for name, options in small.items():
+        out = tmp_path / "results" / f"{name}.json"
+        assert run(["bench", name, "--text", text, "--out", str(out), "--json", *options]) == 0, capsys.readouterr().err
+        document = json.loads(capsys.readouterr().out)
+        assert document == json.loads(out.read_text())
+        assert document["study"] == name
+        assert set(document["provenance"]) == {"command", "commit", "model", "machine"}
+    files = sorted(map(str, (tmp_path / "results").glob("*.json")))
+    studies = [path for path in files if not path.endswith("reading-key.json")]
+    assert run(["bench", "report", *studies]) == 0
+    assert capsys.readouterr().out.split() == [str(Path(p).with_suffix(s)) for p in studies for s in (".md", ".png")]
+    assert "| l2r |" in (tmp_path / "results" / "orders.md").read_text()
+    assert (tmp_path / "results" / "reading.md").read_text().count("\n## ") == 4
+
+    pmlm.load().save(tmp_path / "m", storage="float16")
+    (tmp_path / "notes.md").write_text("## Data\n\nOurs.\n")
+    figures = str(tmp_path / "results" / "stories.json")
+    assert run(["bench", "card", figures, "-m", str(tmp_path / "m"), "--notes", str(tmp_path / "notes.md")]) == 0
+    assert "## Data\n\nOurs." in (tmp_path / "m" / "README.md").read_text()
+    pmlm.load(tmp_path / "m")
+
+
+def test_what_is_wrong_is_one_line(text: str, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "x.json").write_text("[1]")
+    cases = {
+        "cannot read": ["lengths", "--text", str(tmp_path / "none.txt")],
+        "items must be at least 1": ["lengths", "--text", text, "--items", "0"],
+        "whole numbers separated by commas": ["orders", "--text", text, "--hidden", "a"],
+        "--context must be": ["orders", "--text", text, "--context", "9999"],
+        "no file": ["coverage", "--text", text, "--judge", str(tmp_path / "none.gguf")],
+        "is no study": ["report", str(tmp_path / "x.json")],
+        "is no GPT": ["stories", "--text", text, "--gpt", "src/pmlm/models/default"],
+    }
+    from pmlm.lm import default_model_folder
+
+    cases["is no GPT"][-1] = str(default_model_folder())
+    for message, arguments in cases.items():
+        assert run(["bench", *arguments]) == 2, arguments
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert captured.err.count("\n") == 1, captured.err
