@@ -326,7 +326,7 @@ class Writer:
         ids_BL, hidden_BL, rank_BL = batch.ids_BL.clone(), batch.maskable_BL.clone(), torch.zeros_like(batch.ids_BL)
         for turn, (slot, token) in enumerate(job.written, start=1):
             ids_BL[0, slot], hidden_BL[0, slot], rank_BL[0, slot] = token, False, turn
-            job.allowed.reveal(Reveal(0, slot, token, 0.0, 0.0))
+            job.allowed.reveal(Reveal(0, slot, token, 0.0, 0.0, turn))
         slot = position + 1
         if not (0 <= position < len(canvas.row.ids) - 2 and hidden_BL[0, slot]):
             raise DataError(f"position {position} is not hidden: candidates are for blanks that are not written yet")

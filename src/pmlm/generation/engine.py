@@ -19,8 +19,8 @@ from torch import Tensor
 from pmlm.batch import Batch, make_batch
 from pmlm.corpus.framing import Row
 from pmlm.errors import ConstraintError, PmlmError
-from pmlm.generation.decode import Allowed, Course, Reveal, present, slots_due
-from pmlm.generation.sampling import Sampling, sampling_logp
+from pmlm.generation.decode import Allowed, Course, Reveal, draw_rows, present, slots_due
+from pmlm.generation.sampling import Sampling
 from pmlm.generation.steppers import OrderCached, Recompute, State
 from pmlm.model import LanguageModel, Slots, Visibility
 from pmlm.orders import Order
@@ -54,7 +54,7 @@ class Line:
     job: Job
     course: Course
     place: int
-    num_left: int
+    num_done: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,8 @@ class Pool:
         self.rank_PL = torch.zeros_like(self.ids_PL)
         self.lines: list[Line] = []
         self.cached = OrderCached(model, empty, visibility) if is_ordered(visibility) else None
+        if self.cached is not None:
+            model.pack(2, 1)
         self.plain = Recompute(model, visibility)
 
     @property
@@ -120,7 +122,7 @@ class Pool:
         assert self.num < self.places, "ask has_room first"
         place, size = self.num, len(job.row.ids)
         alone = make_batch([job.row.ids], [job.row.maskable], pad_id=0)
-        line = Line(job, Course(job.order, alone, job.rng, job.written), place, job.row.num_tokens)
+        line = Line(job, Course(job.order, alone, job.rng, job.written), place)
         for tensor_PL, values_L, rest in (
             (self.ids_PL, alone.ids_BL[0], 0),
             (self.hidden_PL, alone.maskable_BL[0], False),
@@ -163,8 +165,8 @@ class Pool:
         most = max(1, _MOST_NUMBERS // self.model.config.vocab_size)
         first, due, is_new = 0, list[list[int]](), False
         for line in self.lines:
-            mine = line.course.due(self.hidden_PL[line.place])
-            joined = self.cached is not None and line.course.turn == 0
+            mine = line.course.due()
+            joined = self.cached is not None and line.num_done == 0
             if due and (joined != is_new or sum(map(len, due)) + len(mine) > most):
                 yield first, due
                 first, due = line.place, []
@@ -181,7 +183,7 @@ class Pool:
         stepper = self.cached
         logp_MV = self.plain.logp(state, at) if stepper is None else stepper.logp(state, at, first)
         picks = [
-            line.course.choose(mine_HV)
+            line.course.choose(mine_HV)[0]
             for line, mine_HV in zip(lines, logp_MV.split([len(slots) for slots in due]), strict=True)
         ]
         starts = torch.tensor([0, *(len(slots) for slots in due)]).cumsum(0)[:-1]
@@ -202,8 +204,10 @@ class Pool:
         for b, (line, slot) in enumerate(zip(lines, slots, strict=True)):
             try:
                 allowed[b] = _some(line.job.allowed.at(_one(slot))[0], slot).to(logp_BV.device)
+                line.course.check(slot, allowed[b])
             except PmlmError as error:
                 errors[b] = error
+                allowed.pop(b, None)
         alike: dict[Sampling, list[int]] = {}
         for b in allowed:
             alike.setdefault(lines[b].job.sampling, []).append(b)
@@ -214,24 +218,22 @@ class Pool:
             if sampling.repetition_penalty != 1:
                 known_BL = ~state.hidden_BL & (state.batch.group_BL >= 0)
                 present_BV = present(state.batch.ids_BL[rows], known_BL[rows], logp.shape[1])
-            sampled_BV = sampling_logp(logp, flags, sampling, present_BV).cpu()
-            for b, logp_V, sampled_V, allowed_V in zip(rows, logp.cpu(), sampled_BV, flags.cpu(), strict=True):
-                try:
-                    token, sampled = lines[b].course.draw(sampled_V, allowed_V)
-                    reveals[b] = Reveal(0, slots[b], token, float(logp_V[token]), sampled)
-                except PmlmError as error:
-                    errors[b] = error
+            courses = [lines[b].course for b in rows]
+            drawn = draw_rows(courses, [slots[b] for b in rows], logp, flags, sampling, present_BV)
+            for b, each in zip(rows, drawn, strict=True):
+                reveals[b] = Reveal(0, slots[b], *each, lines[b].num_done + 1)
         return [self._event(line, reveals.get(b), errors.get(b)) for b, line in enumerate(lines)]
 
     def _event(self, line: Line, reveal: Reveal | None, error: PmlmError | None) -> Event:
         if reveal is None:
             return Event(line, None, error, is_last=True)
         place, slot = line.place, reveal.slot
+        line.num_done += 1
+        line.course.reveal(slot)
         self.ids_PL[place, slot], self.hidden_PL[place, slot] = reveal.token, False
-        self.rank_PL[place, slot] = line.course.turn
+        self.rank_PL[place, slot] = line.num_done
         line.job.allowed.reveal(reveal)
-        line.num_left -= 1
-        return Event(line, reveal, None, is_last=line.num_left == 0)
+        return Event(line, reveal, None, is_last=not line.course.left)
 
 
 def _some(allowed_V: Tensor, slot: int) -> Tensor:

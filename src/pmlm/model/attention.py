@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from pmlm.model.cache import LayerCache
 from pmlm.model.config import ModelConfig
+from pmlm.model.linear import Linear
 from pmlm.model.positions import Distances, Geometry, RelativeTables, Rotary
 
 
@@ -24,6 +25,8 @@ class Scene(NamedTuple):
     visible_BQK: Tensor | None
     """None: everybody sees everybody."""
     rotation: tuple[Tensor, Tensor] | None
+    bias_BQK: Tensor | None = None
+    """What is visible as numbers to add to scores, where somebody has made them for all layers at once."""
 
 
 class Attention(nn.Module):
@@ -32,7 +35,7 @@ class Attention(nn.Module):
         self.num_heads = config.num_heads
         self.scale = 1 / math.sqrt(config.head_width) if config.scale_attention else 1.0
         self.dropout = config.dropout
-        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.qkv = Linear(config.width, 3 * config.width)
         self.tables: RelativeTables | Distances | None = None
         if config.positions in ("relative", "relative-sinusoidal"):
             learned = config.positions == "relative"
@@ -56,6 +59,8 @@ class Attention(nn.Module):
         visible = None if scene.visible_BQK is None else scene.visible_BQK[:, None]
         dropout = self.dropout if self.training else 0.0
         if self.tables is None:
+            if scene.bias_BQK is not None:
+                visible = scene.bias_BQK[:, None]
             return F.scaled_dot_product_attention(
                 q_BHQE, k_BHKE, v_BHKE, attn_mask=visible, dropout_p=dropout, scale=self.scale
             )
