@@ -8,6 +8,7 @@ Shapes: B canvases, L slots, M predictions, R roles, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,6 +58,14 @@ class Allowed:
         places = zip(slots.rows_M.tolist(), slots.slots_M.tolist(), role_M.tolist(), strict=True)
         flags = [allowed_by(self.rules[row], slot, self.ids_RV[role]) for row, slot, role in places]
         return torch.from_numpy(np.stack(flags)).to(self.role_BL.device)
+
+    def fork(self, row: int) -> "Allowed":
+        """The same, with a copy of one row's rules that goes its own way."""
+        if self.rules is None:
+            return self
+        other = copy(self)
+        other.rules = [[rule.fork() for rule in rules] if b == row else rules for b, rules in enumerate(self.rules)]
+        return other
 
     def reveal(self, reveal: Reveal) -> None:
         for rule in self.rules[reveal.row] if self.rules is not None else ():

@@ -4,6 +4,7 @@
 whatever its template, order, seed, sampling or constraints; what it becomes does not depend on who else is there.
 Those of one visibility, and among them those whose order the model chooses, form a pool. In a pool the first places
 are taken; who leaves makes room for the last. Order-causal pools keep their keys and values, the others recompute.
+Canvases that take a shortcut (pmlm.generation.speed) have passes of their own.
 
 Ids in, ids out; no threads and no clocks here.
 
@@ -11,7 +12,7 @@ Shapes: P places, B rows of a pass, L slots, M predictions, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from pmlm.corpus.framing import Row
 from pmlm.errors import ConstraintError, PmlmError
 from pmlm.generation.decode import Allowed, Course, Reveal, draw_rows, present, slots_due
 from pmlm.generation.sampling import Sampling
+from pmlm.generation.speed import Speed, fill_batch
 from pmlm.generation.steppers import OrderCached, Recompute, State
 from pmlm.model import LanguageModel, Slots, Visibility
 from pmlm.orders import Order
@@ -43,6 +45,7 @@ class Job:
     sampling: Sampling
     visibility: Visibility
     rng: torch.Generator
+    speed: Speed = field(default_factory=Speed)
     written: Sequence[tuple[int, int]] = ()
     """Slots and tokens that come first."""
 
@@ -52,9 +55,22 @@ class Line:
     """A job on its way."""
 
     job: Job
+    num_done: int = field(default=0, init=False)
+
+
+@dataclass(eq=False)
+class Seat(Line):
+    """One that shares passes with others."""
+
     course: Course
     place: int
-    num_done: int = 0
+
+
+@dataclass(eq=False)
+class Solo(Line):
+    """One that takes a shortcut, and passes of its own."""
+
+    turns: Iterator[list[Reveal]]
 
 
 @dataclass(frozen=True)
@@ -73,8 +89,11 @@ class Engine:
     def __init__(self, model: LanguageModel, *, places: int = 32) -> None:
         self.model, self.places = model, places
         self.pools: dict[tuple[Visibility, bool], Pool] = {}
+        self.solos = Solos(model, places)
 
-    def _pool(self, job: Job) -> "Pool":
+    def _pool(self, job: Job) -> "Pool | Solos":
+        if job.speed != Speed():
+            return self.solos
         key = (job.visibility, job.order.is_policy)
         if key not in self.pools:
             self.pools[key] = Pool(self.model, job.visibility, self.places)
@@ -92,12 +111,56 @@ class Engine:
 
     @property
     def num_lines(self) -> int:
-        return sum(pool.num for pool in self.pools.values())
+        return sum(pool.num for pool in self.pools.values()) + self.solos.num
 
     def turn(self) -> Iterator[Event]:
         """One token of every canvas; pool by pool, so that nobody waits for the others' news."""
         for pool in self.pools.values():
             yield from pool.turn()
+        yield from self.solos.turn()
+
+
+class Solos:
+    """Canvases that are filled by a shortcut, each for itself."""
+
+    def __init__(self, model: LanguageModel, places: int) -> None:
+        self.model, self.places = model, places
+        self.lines: list[Solo] = []
+
+    @property
+    def num(self) -> int:
+        return len(self.lines)
+
+    def join(self, job: Job) -> Line:
+        assert self.num < self.places, "ask has_room first"
+        alone = make_batch([job.row.ids], [job.row.maskable], pad_id=0).to(self.model.device)
+        one = ([job.order], job.sampling, [job.rng], [job.written])
+        line = Solo(job, fill_batch(self.model, alone, job.allowed, *one, job.visibility, job.speed))
+        self.lines.append(line)
+        return line
+
+    def leave(self, line: Line) -> None:
+        self.lines = [other for other in self.lines if other is not line]
+
+    def turn(self) -> Iterator[Event]:
+        """What one turn of each canvas wrote."""
+        for line in list(self.lines):
+            try:
+                reveals = next(line.turns, None)
+                events = [self._event(line, reveal) for reveal in reveals or []]
+                if not reveals:
+                    raise ConstraintError("no way is left to fill the rest under the constraints given")
+            except PmlmError as error:
+                events = [Event(line, None, error, is_last=True)]
+            for event in events:
+                if event.is_last:
+                    self.leave(line)
+                yield event
+
+    @staticmethod
+    def _event(line: Solo, reveal: Reveal) -> Event:
+        line.num_done += 1
+        return Event(line, reveal, None, is_last=line.num_done == line.job.row.num_tokens)
 
 
 class Pool:
@@ -108,7 +171,7 @@ class Pool:
         empty = make_batch([[]] * places, [[]] * places, pad_id=0, length=model.config.max_length).to(model.device)
         self.ids_PL, self.hidden_PL, self.group_PL = empty.ids_BL, empty.maskable_BL, empty.group_BL
         self.rank_PL = torch.zeros_like(self.ids_PL)
-        self.lines: list[Line] = []
+        self.lines: list[Seat] = []
         self.cached = OrderCached(model, empty, visibility) if is_ordered(visibility) else None
         if self.cached is not None:
             model.pack(2, 1)
@@ -122,7 +185,7 @@ class Pool:
         assert self.num < self.places, "ask has_room first"
         place, size = self.num, len(job.row.ids)
         alone = make_batch([job.row.ids], [job.row.maskable], pad_id=0)
-        line = Line(job, Course(job.order, alone, job.rng, job.written), place)
+        line = Seat(job, Course(job.order, alone, job.rng, job.written), place)
         for tensor_PL, values_L, rest in (
             (self.ids_PL, alone.ids_BL[0], 0),
             (self.hidden_PL, alone.maskable_BL[0], False),
@@ -137,7 +200,7 @@ class Pool:
         return line
 
     def leave(self, line: Line) -> None:
-        if line not in self.lines:
+        if not isinstance(line, Seat) or line not in self.lines:
             return
         last, place = self.lines.pop(), line.place
         if last is line:
@@ -191,13 +254,13 @@ class Pool:
         slots = [slots[pick] for slots, pick in zip(due, picks, strict=True)]
         return self._draw(lines, slots, logp_BV, state)
 
-    def _state(self, first: int, lines: Sequence[Line]) -> State:
+    def _state(self, first: int, lines: Sequence[Seat]) -> State:
         rows, length = slice(first, first + len(lines)), max(len(line.job.row.ids) for line in lines)
         hidden_BL = self.hidden_PL[rows, :length]
         batch = Batch(self.ids_PL[rows, :length], hidden_BL, self.group_PL[rows, :length])
         return State(batch, hidden_BL, self.rank_PL[rows, :length])
 
-    def _draw(self, lines: Sequence[Line], slots: list[int], logp_BV: Tensor, state: State) -> list[Event]:
+    def _draw(self, lines: Sequence[Seat], slots: list[int], logp_BV: Tensor, state: State) -> list[Event]:
         """A token for each line, at its slot; lines that sample alike are drawn together."""
         allowed: dict[int, Tensor] = {}
         errors: dict[int, PmlmError] = {}
@@ -224,7 +287,7 @@ class Pool:
                 reveals[b] = Reveal(0, slots[b], *each, lines[b].num_done + 1)
         return [self._event(line, reveals.get(b), errors.get(b)) for b, line in enumerate(lines)]
 
-    def _event(self, line: Line, reveal: Reveal | None, error: PmlmError | None) -> Event:
+    def _event(self, line: Seat, reveal: Reveal | None, error: PmlmError | None) -> Event:
         if reveal is None:
             return Event(line, None, error, is_last=True)
         place, slot = line.place, reveal.slot

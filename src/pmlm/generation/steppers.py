@@ -2,7 +2,7 @@
 
 `Recompute` runs the whole canvas at each step and is the reference for every visibility. `OrderCached` is exact for
 order-causal and two-stream visibility in any order: a step costs the tokens revealed since the last one and the
-queries asked for; queries write nothing. `CausalCached` is GPT's.
+queries asked for; queries write nothing. `CausalCached` is GPT's. `StaleCached` is approximate.
 
 Shapes: B canvases, L slots, S slots of a pass, Q queries per canvas, K columns, M predictions, V vocabulary.
 """
@@ -234,6 +234,44 @@ class CausalCached:
         layers = self.cache.layers(slice(level, level + 1), read)
         here = Slots(at.rows_M, torch.zeros_like(at.rows_M))
         return self.model.step(inputs, self.place_1L[:, read], here, layers).float().log_softmax(-1)
+
+
+class StaleCached:
+    """Bidirectional visibility with keys and values that are not made anew in every pass. Approximate.
+
+    With every token that becomes known all others change; here only the slots revealed since the last pass and those
+    asked for are computed, and see the others as they were. Every `refresh` passes all are made anew.
+    """
+
+    def __init__(self, model: LanguageModel, batch: Batch, refresh: int) -> None:
+        self.model, self.refresh, self.num_passes = model, refresh, 0
+        self.cache = Cache(model.config, batch.num_rows, batch.length + 1, model.device)  # the last is spare
+        self.read_BL = torch.zeros_like(batch.maskable_BL)
+        """What was known when its keys and values were made."""
+        spare_B1 = torch.zeros_like(batch.group_BL[:, :1])
+        self.place_BK = torch.cat([batch.positions_BL(), spare_B1], dim=1)
+        is_text_BL = batch.group_BL >= 0
+        self.visible_B1K = None if bool(is_text_BL.all()) else torch.cat([is_text_BL, spare_B1 > 0], dim=1)[:, None]
+
+    def logp(self, state: State, at: Slots) -> Tensor:
+        known_BL = ~state.hidden_BL & (state.batch.group_BL >= 0)
+        asked_BL = torch.zeros_like(known_BL)
+        asked_BL[at.rows_M, at.slots_M] = True
+        is_full, self.num_passes = self.num_passes % self.refresh == 0, self.num_passes + 1
+        due_BL = torch.ones_like(known_BL) if is_full else (known_BL & ~self.read_BL) | asked_BL
+        self.read_BL = known_BL
+        seen_BL = torch.where(state.hidden_BL, self.model.config.mask_id, state.batch.ids_BL)
+        slot_BS = ragged(due_BL)
+        place_BL = due_BL.long().cumsum(1) - 1
+        length, here_BS = state.batch.length, slot_BS.clamp(min=0)
+        column_BS: Tensor | slice = torch.where(slot_BS >= 0, slot_BS, length)
+        if is_full:
+            column_BS = slice(0, length)
+        visible = None if self.visible_B1K is None else self.visible_B1K[..., :length].expand(-1, here_BS.shape[1], -1)
+        inputs = Inputs(seen_BL.gather(1, here_BS), self.place_BK.gather(1, here_BS), visible)
+        here = Slots(at.rows_M, place_BL[at.rows_M, at.slots_M])
+        layers = self.cache.layers(column_BS, slice(0, length))
+        return self.model.step(inputs, self.place_BK[:, :length], here, layers).float().log_softmax(-1)
 
 
 def make_stepper(model: LanguageModel, batch: Batch, visibility: Visibility, *, cached: bool = True) -> Stepper:
