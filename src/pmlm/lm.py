@@ -15,7 +15,9 @@ from pmlm.corpus.framing import Row, frame, row_batch
 from pmlm.errors import ConfigError, ConstraintError, DataError, OrderError, RunError, TemplateError
 from pmlm.generation.decode import Reveal
 from pmlm.generation.layouts import scatter
+from pmlm.generation.parallel import parse_parallel
 from pmlm.generation.sampling import Sampling
+from pmlm.generation.speed import Speed
 from pmlm.generation.template import (
     FilledPart,
     Template,
@@ -50,6 +52,12 @@ class FillOptions(TypedDict, total=False):
     top_p: float | None
     min_p: float | None
     repetition_penalty: float
+    parallel: str | None
+    """Several tokens a pass: confidence:0.9, entropy:0.5 or count:4. Approximate."""
+    approximate_cache: int | None
+    """Bidirectional: keys and values are kept, and made anew every so many passes. Approximate."""
+    speculative: int | None
+    """Order-causal, along an order known beforehand: draft so many tokens and verify them. Exact in distribution."""
     whole_words: bool
     """No word is left half-written (the default, for models that come with a table of words)."""
     ban: str | Sequence[str]
@@ -312,7 +320,12 @@ class LM:
         """
         if count < 1:
             raise ConfigError(f"count must be at least 1, got {count}")
-        return self.writer.candidates(template, seed, self.settings(options), position=position, count=count)
+        settings = self.settings(options)
+        if settings.speed != Speed():
+            raise ConfigError(
+                "candidates are exact and take one pass: leave parallel, approximate_cache, speculative out"
+            )
+        return self.writer.candidates(template, seed, settings, position=position, count=count)
 
     def settings(self, options: FillOptions) -> WriteSettings:
         """The options as the writer takes them; what is not given is as the library has it."""
@@ -324,6 +337,11 @@ class LM:
             order=to_order(options.get("order", "random")),
             visibility=check_visibility(options.get("visibility"), self.model.config),
             sampling=Sampling(**drawn),
+            speed=Speed(
+                parallel=None if (bound := options.get("parallel")) is None else parse_parallel(bound),
+                approximate_cache=options.get("approximate_cache"),
+                speculative=options.get("speculative"),
+            ),
             whole_words=options.get("whole_words", True),
             ban=_listed(options.get("ban", ())),
             must=_listed(options.get("must", ())),

@@ -85,6 +85,11 @@ class Filled:
     visibility: Visibility
     template: str
     """As it was filled: words scattered by the seed stand where they were put."""
+    passes: int
+    """Passes of the model that it took: one for each token, without shortcuts."""
+    approximate: tuple[str, ...] = ()
+    """The shortcuts for whose sake the text does not follow the model's own distribution; `logp` is then what each
+    token was drawn from, and `pmlm score` has the exact figures."""
     ids: tuple[int, ...] = ()
     """The framed row: start marker, tokens, end marker."""
     sizes: tuple[int, ...] = ()
@@ -105,6 +110,8 @@ class Filled:
             "nll": self.nll,
             "seed": self.seed,
             "visibility": self.visibility,
+            "passes": self.passes,
+            "approximate": list(self.approximate),
         }
 
     def states(self) -> list[list[str | None]]:

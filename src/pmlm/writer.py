@@ -15,13 +15,13 @@ from pmlm.errors import ConstraintError, DataError, OrderError, TemplateError
 from pmlm.generation.automata import TokenAutomaton, over_pieces
 from pmlm.generation.canvas import Canvas, Role, allowed_pieces, canvas_text, make_canvas
 from pmlm.generation.constraints import blank_automaton, text_automaton
-from pmlm.generation.decode import Allowed, Reveal, decode
+from pmlm.generation.decode import Allowed, Reveal
 from pmlm.generation.engine import Job
 from pmlm.generation.lengths import PLAIN_WORD_LOGP, choose_lengths
 from pmlm.generation.placement import place_words
 from pmlm.generation.rules import ChainRule, NeighbourRule, Neighbours, Rule, Span, word_neighbours
 from pmlm.generation.sampling import Sampling
-from pmlm.generation.steppers import make_stepper
+from pmlm.generation.speed import Speed, fill_batch
 from pmlm.generation.template import Blank, Given, Template, parse_template, template_source
 from pmlm.likelihood import check_order, hidden_logp
 from pmlm.model import LanguageModel, Slots, Visibility
@@ -45,6 +45,7 @@ class WriteSettings:
     order: Order
     visibility: Visibility
     sampling: Sampling = field(default_factory=Sampling)
+    speed: Speed = field(default_factory=Speed)
     whole_words: bool = True
     """No word is left half-written; for models that come with a table of words."""
     ban: tuple[str, ...] = ()
@@ -96,6 +97,7 @@ class Writer:
     ) -> Iterator[tuple[Canvas, Job]]:
         """Each template as a canvas with all that is to be known for filling it."""
         check_order(settings.order, settings.visibility)
+        settings.speed.check(settings.order, settings.visibility)
         if not templates:
             raise DataError("there is no template to fill")
         rules_of = self._rule_maker(settings)
@@ -110,6 +112,7 @@ class Writer:
             order=replace(settings.order, positions=tuple(p + 1 for p in settings.order.positions)),  # the start marker
             sampling=settings.sampling,
             visibility=settings.visibility,
+            speed=settings.speed,
             rng=rng,
             written=self._written(canvas, settings.written),
         )
@@ -129,14 +132,16 @@ class Writer:
         role_BL = torch.zeros_like(batch.ids_BL)
         for b, canvas in enumerate(canvases):
             role_BL[b, : len(canvas.role)] = torch.tensor(canvas.role)
-        return decode(
-            make_stepper(self.model, batch, settings.visibility),
+        return fill_batch(
+            self.model,
             batch,
             Allowed(role_BL, self.ids_RV, [rules for job in jobs for rules in job.allowed.rules or [[]]]),
             [job.order for job in jobs],
             settings.sampling,
             [job.rng for job in jobs],
             [job.written for job in jobs],
+            settings.visibility,
+            settings.speed,
         )
 
     def _written(self, canvas: Canvas, written: Sequence[tuple[int, str]]) -> list[tuple[int, int]]:
@@ -267,9 +272,9 @@ class Writer:
 
     def filled(self, writing: Writing, row: int, reveals: Sequence[Reveal]) -> Filled:
         """A finished text, from what was revealed of it."""
-        return self.result(writing.canvases[row], reveals, writing.seeds[row], writing.settings.visibility)
+        return self.result(writing.canvases[row], reveals, writing.seeds[row], writing.settings)
 
-    def result(self, canvas: Canvas, reveals: Sequence[Reveal], seed: int, visibility: Visibility) -> Filled:
+    def result(self, canvas: Canvas, reveals: Sequence[Reveal], seed: int, settings: WriteSettings) -> Filled:
         """The finished text of one canvas."""
         ids = list(canvas.row.ids)
         for reveal in reveals:
@@ -281,8 +286,10 @@ class Writer:
             logp=[reveal.logp for reveal in reveals],
             sampled_logp=[reveal.sampled_logp for reveal in reveals],
             seed=seed,
-            visibility=visibility,
+            visibility=settings.visibility,
             template=template_source(canvas.template),
+            passes=reveals[-1].turn,
+            approximate=settings.speed.approximations,
             ids=tuple(ids),
             sizes=tuple(end - start for start, end in canvas.spans),
         )
@@ -326,7 +333,7 @@ class Writer:
         ids_BL, hidden_BL, rank_BL = batch.ids_BL.clone(), batch.maskable_BL.clone(), torch.zeros_like(batch.ids_BL)
         for turn, (slot, token) in enumerate(job.written, start=1):
             ids_BL[0, slot], hidden_BL[0, slot], rank_BL[0, slot] = token, False, turn
-            job.allowed.reveal(Reveal(0, slot, token, 0.0, 0.0))
+            job.allowed.reveal(Reveal(0, slot, token, 0.0, 0.0, turn))
         slot = position + 1
         if not (0 <= position < len(canvas.row.ids) - 2 and hidden_BL[0, slot]):
             raise DataError(f"position {position} is not hidden: candidates are for blanks that are not written yet")

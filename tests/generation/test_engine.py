@@ -58,7 +58,7 @@ def write(lm: LM, asked: list[Asked], arrivals: list[int], *, places: int = 8) -
             reveals[lines[event.line]].append(event.reveal)
         turn += 1
     return [
-        lm.writer.result(canvases[i], reveals[i], seed, lm.settings(options).visibility)
+        lm.writer.result(canvases[i], reveals[i], seed, lm.settings(options))
         for i, (_, seed, options) in enumerate(asked)
     ]
 

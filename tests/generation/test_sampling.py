@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pmlm.errors import ConfigError
-from pmlm.generation.sampling import Sampling, draw_token, sampling_logp
+from pmlm.generation.sampling import Sampling, draw_tokens, sampling_logp
 from pmlm.runtime import generator
 
 P = torch.tensor([0.5, 0.25, 0.15, 0.1])
@@ -56,11 +56,34 @@ def test_a_tiny_temperature_is_greedy() -> None:
     assert sampling_logp(P.log(), ALL, Sampling(temperature=1e-300)).exp().tolist() == [1, 0, 0, 0]
 
 
-def test_draws_follow_the_distribution() -> None:
-    rng = generator(1)
-    logp = sampling_logp(P.log(), ALL, Sampling())
-    seen = torch.bincount(torch.tensor([draw_token(logp, rng) for _ in range(8000)]), minlength=4) / 8000
-    assert torch.allclose(seen, P, atol=0.02)
+UNIFORM = torch.rand(8000, generator=generator(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=3), Sampling(min_p=0.3)])
+def test_draws_follow_the_distribution_and_say_its_log_probability(sampling: Sampling) -> None:
+    allowed = torch.tensor([True, False, True, True])
+    expected = sampling_logp(P.log(), allowed, sampling)
+    tokens, logp = draw_tokens(P.log().expand(8000, -1), allowed.expand(8000, -1), sampling, UNIFORM)
+    seen = torch.bincount(tokens, minlength=4) / 8000
+    assert torch.allclose(seen, expected.exp().float(), atol=0.02)
+    assert torch.allclose(logp, expected[tokens], atol=1e-6)
+
+
+@pytest.mark.parametrize("edge", [0.0, 1 - 2**-53])
+def test_the_ends_of_the_unit_interval_draw_something_that_is_allowed(edge: float) -> None:
+    allowed = torch.tensor([[False, True, True, False]])
+    for sampling in (Sampling(), Sampling(temperature=0), Sampling(top_k=2)):
+        token, logp = draw_tokens(P.log()[None], allowed, sampling, torch.tensor([edge], dtype=torch.float64))
+        assert allowed[0, token]
+        assert logp.isfinite().all()
+
+
+def test_what_is_hardly_possible_is_drawn_where_nothing_else_may_be() -> None:
+    logp = torch.tensor([[0.0, -300.0, -301.0]])
+    allowed = torch.tensor([[False, True, True]])
+    tokens, sampled = draw_tokens(logp.expand(8000, -1), allowed.expand(8000, -1), Sampling(), UNIFORM)
+    assert (tokens == 1).double().mean().item() == pytest.approx(1 / (1 + 1 / 2.71828), abs=0.02)
+    assert sampled.exp().max().item() < 0.74
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fakes import framed_batch, tiny_model
 from pmlm.batch import Batch, make_batch
 from pmlm.errors import OrderError
-from pmlm.generation.steppers import CausalCached, OrderCached, Recompute, State, ragged
+from pmlm.generation.steppers import CausalCached, OrderCached, Recompute, State, make_stepper, ragged
 from pmlm.likelihood import l2r_ranks, order_logp
 from pmlm.model import LanguageModel, Slots, Visibility
 
@@ -67,6 +67,38 @@ def test_the_order_cache_equals_recomputation_at_every_step(
                 other = int(hidden[b].nonzero()[0, 0])
                 turn += 1
                 hidden[b, other], rank[b, other] = False, turn
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(2, 8), min_size=1, max_size=3),
+    st.sampled_from(list(MODELS)),
+    st.sampled_from(["order-causal", "two-stream", "causal"]),
+    st.integers(0, 10**6),
+    st.lists(st.booleans(), min_size=8, max_size=8),
+)
+def test_in_step_or_not_a_cache_says_the_same(
+    sizes: list[int], which: tuple[str, str], visibility: Visibility, seed: int, says_fresh: list[bool]
+) -> None:
+    """Rows of different lengths, with different numbers of given tokens; some passes are told what is fresh."""
+    model, rng = MODELS[which], torch.Generator().manual_seed(seed)
+    batch = framed_batch(*(torch.randint(3, 11, (n,), generator=rng).tolist() for n in sizes))
+    num = min(sizes) if seed % 2 else min(sizes) - 1
+    hidden, orders = torch.zeros_like(batch.maskable_BL), list[list[int]]()
+    for b, size in enumerate(sizes):
+        slots = (torch.randperm(size, generator=rng)[:num] + 1).tolist()
+        orders.append(list(range(size - num + 1, size + 1)) if visibility == "causal" else slots)
+        hidden[b, orders[-1]] = True
+    batch = replace(batch, maskable_BL=hidden.clone())
+    cached, exact = make_stepper(model, batch, visibility), Recompute(model, visibility)
+    rank, fresh, rows = torch.zeros_like(batch.ids_BL), None, torch.arange(len(sizes))
+    for turn in range(num):
+        at = Slots(rows, torch.tensor([order[turn] for order in orders]))
+        with torch.no_grad():
+            told = State(batch, hidden.clone(), rank.clone(), fresh if says_fresh[turn] else None)
+            one, two = cached.logp(told, at), exact.logp(State(batch, hidden, rank), at)
+        assert torch.allclose(one[:, 3:], two[:, 3:], atol=1e-5)
+        hidden[rows, at.slots_M], rank[rows, at.slots_M], fresh = False, turn + 1, at
 
 
 @pytest.mark.parametrize("positions", SCHEMES)

@@ -79,6 +79,30 @@ def generate(
     repetition_penalty: Annotated[
         float, typer.Option("--repetition-penalty", help="Above 1: less of what the text already has.")
     ] = 1.0,
+    parallel: Annotated[
+        str | None,
+        typer.Option(
+            "--parallel",
+            help="Several tokens a pass, under a bound: confidence:0.9, entropy:0.5 or count:4. Approximate.",
+            metavar="BOUND",
+        ),
+    ] = None,
+    approximate_cache: Annotated[
+        int | None,
+        typer.Option(
+            "--approximate-cache",
+            help="Bidirectional: keep keys and values, made anew every N passes. Approximate.",
+            metavar="N",
+        ),
+    ] = None,
+    speculative: Annotated[
+        int | None,
+        typer.Option(
+            "--speculative",
+            help="Order-causal, fixed orders: draft N tokens and verify them. Exact in distribution.",
+            metavar="N",
+        ),
+    ] = None,
     ban: Annotated[list[str] | None, typer.Option("--ban", help="A word that must not be written; repeatable.")] = None,
     must: Annotated[
         list[str] | None, typer.Option("--must", help="A word that must appear, where the model likes; repeatable.")
@@ -129,6 +153,9 @@ def generate(
         "top_p": top_p,
         "min_p": min_p,
         "repetition_penalty": repetition_penalty,
+        "parallel": parallel,
+        "approximate_cache": approximate_cache,
+        "speculative": speculative,
         "whole_words": whole_words,
         "ban": ban or (),
         "must": must or (),
@@ -179,7 +206,14 @@ def _answer(lm: LM, asked: Asked) -> None:
             _print_trace(result)
         print(more["refined"]["text"] if more else result.text)
     if not asked.quiet:
-        typer.echo(f"seed {first}, {results[0].visibility}", err=True)
+        typer.echo(f"seed {first}, {results[0].visibility}{_shortcuts(results)}", err=True)
+
+
+def _shortcuts(results: list[Filled]) -> str:
+    """How many passes it took, where that is not one for each token, and what is approximate."""
+    passes, tokens = sum(r.passes for r in results), sum(len(r.order) for r in results)
+    said = "" if passes == tokens else f", {passes} passes for {tokens} tokens"
+    return said + (f", approximate ({', '.join(results[0].approximate)})" if results[0].approximate else "")
 
 
 def _refine(lm: LM, asked: Asked, result: Filled) -> dict[str, Any]:

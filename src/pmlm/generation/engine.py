@@ -4,6 +4,7 @@
 whatever its template, order, seed, sampling or constraints; what it becomes does not depend on who else is there.
 Those of one visibility, and among them those whose order the model chooses, form a pool. In a pool the first places
 are taken; who leaves makes room for the last. Order-causal pools keep their keys and values, the others recompute.
+Canvases that take a shortcut (pmlm.generation.speed) have passes of their own.
 
 Ids in, ids out; no threads and no clocks here.
 
@@ -11,7 +12,7 @@ Shapes: P places, B rows of a pass, L slots, M predictions, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,8 +20,9 @@ from torch import Tensor
 from pmlm.batch import Batch, make_batch
 from pmlm.corpus.framing import Row
 from pmlm.errors import ConstraintError, PmlmError
-from pmlm.generation.decode import Allowed, Course, Reveal, present, slots_due
-from pmlm.generation.sampling import Sampling, sampling_logp
+from pmlm.generation.decode import Allowed, Course, Reveal, draw_rows, present, slots_due
+from pmlm.generation.sampling import Sampling
+from pmlm.generation.speed import Speed, fill_batch
 from pmlm.generation.steppers import OrderCached, Recompute, State
 from pmlm.model import LanguageModel, Slots, Visibility
 from pmlm.orders import Order
@@ -43,6 +45,7 @@ class Job:
     sampling: Sampling
     visibility: Visibility
     rng: torch.Generator
+    speed: Speed = field(default_factory=Speed)
     written: Sequence[tuple[int, int]] = ()
     """Slots and tokens that come first."""
 
@@ -52,9 +55,22 @@ class Line:
     """A job on its way."""
 
     job: Job
+    num_done: int = field(default=0, init=False)
+
+
+@dataclass(eq=False)
+class Seat(Line):
+    """One that shares passes with others."""
+
     course: Course
     place: int
-    num_left: int
+
+
+@dataclass(eq=False)
+class Solo(Line):
+    """One that takes a shortcut, and passes of its own."""
+
+    turns: Iterator[list[Reveal]]
 
 
 @dataclass(frozen=True)
@@ -77,8 +93,11 @@ class Engine:
     def __init__(self, model: LanguageModel, *, places: int = 32) -> None:
         self.model, self.places = model, places
         self.pools: dict[tuple[Visibility, bool], Pool] = {}
+        self.solos = Solos(model, places)
 
-    def _pool(self, job: Job) -> "Pool":
+    def _pool(self, job: Job) -> "Pool | Solos":
+        if job.speed != Speed():
+            return self.solos
         key = (job.visibility, job.order.is_policy)
         if key not in self.pools:
             self.pools[key] = Pool(self.model, job.visibility, self.places)
@@ -96,12 +115,56 @@ class Engine:
 
     @property
     def num_lines(self) -> int:
-        return sum(pool.num for pool in self.pools.values())
+        return sum(pool.num for pool in self.pools.values()) + self.solos.num
 
     def turn(self) -> Iterator[Event]:
         """One token of every canvas; pool by pool, so that nobody waits for the others' news."""
         for pool in self.pools.values():
             yield from pool.turn()
+        yield from self.solos.turn()
+
+
+class Solos:
+    """Canvases that are filled by a shortcut, each for itself."""
+
+    def __init__(self, model: LanguageModel, places: int) -> None:
+        self.model, self.places = model, places
+        self.lines: list[Solo] = []
+
+    @property
+    def num(self) -> int:
+        return len(self.lines)
+
+    def join(self, job: Job) -> Line:
+        assert self.num < self.places, "ask has_room first"
+        alone = make_batch([job.row.ids], [job.row.maskable], pad_id=0).to(self.model.device)
+        one = ([job.order], job.sampling, [job.rng], [job.written])
+        line = Solo(job, fill_batch(self.model, alone, job.allowed, *one, job.visibility, job.speed))
+        self.lines.append(line)
+        return line
+
+    def leave(self, line: Line) -> None:
+        self.lines = [other for other in self.lines if other is not line]
+
+    def turn(self) -> Iterator[Event]:
+        """What one turn of each canvas wrote."""
+        for line in list(self.lines):
+            try:
+                reveals = next(line.turns, None)
+                events = [self._event(line, reveal) for reveal in reveals or []]
+                if not reveals:
+                    raise ConstraintError("no way is left to fill the rest under the constraints given")
+            except PmlmError as error:
+                events = [Event(line, None, error, is_last=True)]
+            for event in events:
+                if event.is_last:
+                    self.leave(line)
+                yield event
+
+    @staticmethod
+    def _event(line: Solo, reveal: Reveal) -> Event:
+        line.num_done += 1
+        return Event(line, reveal, None, is_last=line.num_done == line.job.row.num_tokens)
 
 
 class Pool:
@@ -112,8 +175,10 @@ class Pool:
         empty = make_batch([[]] * places, [[]] * places, pad_id=0, length=model.config.max_length).to(model.device)
         self.ids_PL, self.hidden_PL, self.group_PL = empty.ids_BL, empty.maskable_BL, empty.group_BL
         self.rank_PL = torch.zeros_like(self.ids_PL)
-        self.lines: list[Line] = []
+        self.lines: list[Seat] = []
         self.cached = OrderCached(model, empty, visibility) if is_ordered(visibility) else None
+        if self.cached is not None:
+            model.pack(2, 1)
         self.plain = Recompute(model, visibility)
 
     @property
@@ -124,7 +189,7 @@ class Pool:
         assert self.num < self.places, "ask has_room first"
         place, size = self.num, len(job.row.ids)
         alone = make_batch([job.row.ids], [job.row.maskable], pad_id=0)
-        line = Line(job, Course(job.order, alone, job.rng, job.written), place, job.row.num_tokens)
+        line = Seat(job, Course(job.order, alone, job.rng, job.written), place)
         for tensor_PL, values_L, rest in (
             (self.ids_PL, alone.ids_BL[0], 0),
             (self.hidden_PL, alone.maskable_BL[0], False),
@@ -139,7 +204,7 @@ class Pool:
         return line
 
     def leave(self, line: Line) -> None:
-        if line not in self.lines:
+        if not isinstance(line, Seat) or line not in self.lines:
             return
         last, place = self.lines.pop(), line.place
         if last is line:
@@ -167,8 +232,8 @@ class Pool:
         most = max(1, _MOST_NUMBERS // self.model.config.vocab_size)
         first, due, is_new = 0, list[list[int]](), False
         for line in self.lines:
-            mine = line.course.due(self.hidden_PL[line.place])
-            joined = self.cached is not None and line.course.turn == 0
+            mine = line.course.due()
+            joined = self.cached is not None and line.num_done == 0
             if due and (joined != is_new or sum(map(len, due)) + len(mine) > most):
                 yield first, due
                 first, due = line.place, []
@@ -185,7 +250,7 @@ class Pool:
         stepper = self.cached
         logp_MV = self.plain.logp(state, at) if stepper is None else stepper.logp(state, at, first)
         picks = [
-            line.course.choose(mine_HV)
+            line.course.choose(mine_HV)[0]
             for line, mine_HV in zip(lines, logp_MV.split([len(slots) for slots in due]), strict=True)
         ]
         starts = torch.tensor([0, *(len(slots) for slots in due)]).cumsum(0)[:-1]
@@ -193,21 +258,23 @@ class Pool:
         slots = [slots[pick] for slots, pick in zip(due, picks, strict=True)]
         return self._draw(lines, slots, logp_BV, state)
 
-    def _state(self, first: int, lines: Sequence[Line]) -> State:
+    def _state(self, first: int, lines: Sequence[Seat]) -> State:
         rows, length = slice(first, first + len(lines)), max(len(line.job.row.ids) for line in lines)
         hidden_BL = self.hidden_PL[rows, :length]
         batch = Batch(self.ids_PL[rows, :length], hidden_BL, self.group_PL[rows, :length])
         return State(batch, hidden_BL, self.rank_PL[rows, :length])
 
-    def _draw(self, lines: Sequence[Line], slots: list[int], logp_BV: Tensor, state: State) -> list[Event]:
+    def _draw(self, lines: Sequence[Seat], slots: list[int], logp_BV: Tensor, state: State) -> list[Event]:
         """A token for each line, at its slot; lines that sample alike are drawn together."""
         allowed: dict[int, Tensor] = {}
         errors: dict[int, PmlmError] = {}
         for b, (line, slot) in enumerate(zip(lines, slots, strict=True)):
             try:
                 allowed[b] = _some(line.job.allowed.at(_one(slot))[0], slot).to(logp_BV.device)
+                line.course.check(slot, allowed[b])
             except PmlmError as error:
                 errors[b] = error
+                allowed.pop(b, None)
         alike: dict[Sampling, list[int]] = {}
         for b in allowed:
             alike.setdefault(lines[b].job.sampling, []).append(b)
@@ -218,24 +285,22 @@ class Pool:
             if sampling.repetition_penalty != 1:
                 known_BL = ~state.hidden_BL & (state.batch.group_BL >= 0)
                 present_BV = present(state.batch.ids_BL[rows], known_BL[rows], logp.shape[1])
-            sampled_BV = sampling_logp(logp, flags, sampling, present_BV).cpu()
-            for b, logp_V, sampled_V, allowed_V in zip(rows, logp.cpu(), sampled_BV, flags.cpu(), strict=True):
-                try:
-                    token, sampled = lines[b].course.draw(sampled_V, allowed_V)
-                    reveals[b] = Reveal(0, slots[b], token, float(logp_V[token]), sampled)
-                except PmlmError as error:
-                    errors[b] = error
+            courses = [lines[b].course for b in rows]
+            drawn = draw_rows(courses, [slots[b] for b in rows], logp, flags, sampling, present_BV)
+            for b, each in zip(rows, drawn, strict=True):
+                reveals[b] = Reveal(0, slots[b], *each, lines[b].num_done + 1)
         return [self._event(line, reveals.get(b), errors.get(b)) for b, line in enumerate(lines)]
 
-    def _event(self, line: Line, reveal: Reveal | None, error: PmlmError | None) -> Event:
+    def _event(self, line: Seat, reveal: Reveal | None, error: PmlmError | None) -> Event:
         if reveal is None:
             return Event(line, None, error, is_last=True)
         place, slot = line.place, reveal.slot
+        line.num_done += 1
+        line.course.reveal(slot)
         self.ids_PL[place, slot], self.hidden_PL[place, slot] = reveal.token, False
-        self.rank_PL[place, slot] = line.course.turn
+        self.rank_PL[place, slot] = line.num_done
         line.job.allowed.reveal(reveal)
-        line.num_left -= 1
-        return Event(line, reveal, None, is_last=line.num_left == 0)
+        return Event(line, reveal, None, is_last=not line.course.left)
 
 
 def _some(allowed_V: Tensor, slot: int) -> Tensor:

@@ -13,6 +13,7 @@ Shapes: L slots, V vocabulary, Q states, R roles.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -34,6 +35,10 @@ class Rule(Protocol):
         ...
 
     def reveal(self, slot: int, token: int) -> None: ...
+
+    def fork(self) -> "Rule":
+        """A copy that goes its own way."""
+        ...
 
 
 @dataclass(eq=False)
@@ -153,6 +158,11 @@ class NeighbourRule:
                 return side
         return None
 
+    def fork(self) -> "NeighbourRule":
+        other = copy(self)
+        other.hidden, other.from_left, other.from_right = list(self.hidden), list(self.from_left), list(self.from_right)
+        return other
+
     def reveal(self, slot: int, token: int) -> None:
         self.hidden[slot] = False
         self.from_left[slot] = self.from_right[slot] = self.relation.single(token)
@@ -223,6 +233,12 @@ class ChainRule:
             rest_QV = np.take_along_axis(self.from_right[slot], automaton.next_QV, axis=0)
             found = _any_row(reached_QV & rest_QV)
         return found
+
+    def fork(self) -> "ChainRule":
+        other = copy(self)
+        other.ids, other.hidden = list(self.ids), list(self.hidden)
+        other.from_left, other.from_right = list(self.from_left), list(self.from_right)
+        return other
 
     def reveal(self, slot: int, token: int) -> None:
         self.ids[slot], self.hidden[slot] = token, False

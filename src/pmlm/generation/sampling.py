@@ -1,4 +1,4 @@
-"""From a distribution to a token: penalty, temperature, top-k, top-p, min-p, and the draw, in float64.
+"""From a distribution to a token: penalty, temperature, top-k, top-p, min-p, and the draw, summed in float64.
 
 Filters act on the last dimension with any leading shape. What may not come out is removed before anything else.
 
@@ -26,6 +26,12 @@ class Sampling:
     """Keep what is at least this share as likely as the likeliest."""
     repetition_penalty: float = 1.0
     """Above 1: what already stands on the canvas becomes less likely: its probability is divided by this."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing but a temperature for which float32 is good enough."""
+        no_filter = self.top_k is None and self.top_p is None and self.min_p is None
+        return self.temperature >= 0.01 and no_filter and self.repetition_penalty == 1
 
     def __post_init__(self) -> None:
         if not (self.temperature >= 0 and math.isfinite(self.temperature)):
@@ -67,6 +73,23 @@ def sampling_logp(logp: Tensor, allowed: Tensor, sampling: Sampling, present: Te
     return x.log_softmax(-1)
 
 
-def draw_token(logp_V: Tensor, rng: torch.Generator) -> int:
-    """One id from normalised log-probabilities."""
-    return int(torch.multinomial(logp_V.exp(), 1, generator=rng))
+def draw_tokens(
+    logp_MV: Tensor, allowed_MV: Tensor, sampling: Sampling, uniform_M: Tensor, present_MV: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """([M] ids, [M] the sampler's log-probabilities of them) from a number in [0, 1) for each; summed in float64."""
+    if sampling.is_plain:
+        x_MV = logp_MV.masked_fill(~allowed_MV, -torch.inf)
+        x_MV -= x_MV.max(-1, keepdim=True).values
+        weight_MV = (x_MV if sampling.temperature == 1 else x_MV.div_(sampling.temperature)).exp_()
+    else:
+        weight_MV = sampling_logp(logp_MV, allowed_MV, sampling, present_MV).exp_()
+    token_M, total_M = draw_weighted(weight_MV, uniform_M)
+    return token_M, (weight_MV.gather(1, token_M[:, None])[:, 0].double() / total_M).log()
+
+
+def draw_weighted(weight_MV: Tensor, uniform_M: Tensor) -> tuple[Tensor, Tensor]:
+    """([M] ids drawn by weight, [M] the sums of the weights)."""
+    sum_MV = weight_MV.cumsum(-1, dtype=torch.float64)
+    total_M = sum_MV[:, -1].clone()
+    at_M = torch.minimum(uniform_M * total_M, total_M.nextafter(torch.zeros_like(total_M)))
+    return torch.searchsorted(sum_MV, at_M[:, None], right=True)[:, 0], total_M

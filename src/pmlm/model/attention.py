@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from pmlm.model.cache import LayerCache
 from pmlm.model.config import ModelConfig
+from pmlm.model.linear import Linear
 from pmlm.model.positions import Distances, Geometry, RelativeTables, Rotary
 
 
@@ -24,6 +25,8 @@ class Scene(NamedTuple):
     visible_BQK: Tensor | None
     """None: everybody sees everybody."""
     rotation: tuple[Tensor, Tensor] | None
+    bias_BQK: Tensor | None = None
+    """What is visible as numbers to add to scores, where somebody has made them for all layers at once."""
 
 
 class Attention(nn.Module):
@@ -32,7 +35,7 @@ class Attention(nn.Module):
         self.num_heads = config.num_heads
         self.scale = 1 / math.sqrt(config.head_width) if config.scale_attention else 1.0
         self.dropout = config.dropout
-        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.qkv = Linear(config.width, 3 * config.width)
         self.tables: RelativeTables | Distances | None = None
         if config.positions in ("relative", "relative-sinusoidal"):
             learned = config.positions == "relative"
@@ -55,23 +58,23 @@ class Attention(nn.Module):
     def attend(self, q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, scene: Scene) -> Tensor:
         if scene.geometry.streams == 2 and scene.visible_BQK is not None:
             return self._attend_two_streams(q_BHQE, k_BHKE, v_BHKE, scene, scene.visible_BQK)
-        return self._attend_one(q_BHQE, k_BHKE, v_BHKE, scene.visible_BQK, scene.geometry)
+        return self._attend_one(q_BHQE, k_BHKE, v_BHKE, scene)
 
-    def _attend_one(
-        self, q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, visible_BQK: Tensor | None, geometry: Geometry
-    ) -> Tensor:
-        visible = None if visible_BQK is None else visible_BQK[:, None]
+    def _attend_one(self, q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, scene: Scene) -> Tensor:
+        visible = None if scene.visible_BQK is None else scene.visible_BQK[:, None]
         dropout = self.dropout if self.training else 0.0
         if self.tables is None:
+            if scene.bias_BQK is not None:
+                visible = scene.bias_BQK[:, None]
             return F.scaled_dot_product_attention(
                 q_BHQE, k_BHKE, v_BHKE, attn_mask=visible, dropout_p=dropout, scale=self.scale
             )
         q_BHQE = q_BHQE * self.scale
-        scores = self.tables.meet(q_BHQE) @ k_BHKE.mT + self.tables.scores(q_BHQE, geometry)
+        scores = self.tables.meet(q_BHQE) @ k_BHKE.mT + self.tables.scores(q_BHQE, scene.geometry)
         if visible is not None:
             scores = scores.masked_fill(~visible, -torch.inf)
         p_BHQK = F.dropout(scores.softmax(-1), dropout, training=self.training)
-        return p_BHQK @ v_BHKE + self.tables.mix(p_BHQK, geometry)
+        return p_BHQK @ v_BHKE + self.tables.mix(p_BHQK, scene.geometry)
 
     def _attend_two_streams(self, q: Tensor, k: Tensor, v: Tensor, scene: Scene, visible_BQK: Tensor) -> Tensor:
         """Tokens and queries: both look at the tokens, a query also at itself.
@@ -80,11 +83,11 @@ class Attention(nn.Module):
         """
         places = scene.geometry
         n = q.shape[2] // 2 if places.num_tokens is None else places.num_tokens
-        among_tokens = Geometry(places.query_positions[:, :n], places.key_positions[:, :n], 1)
+        run = Geometry(places.query_positions[:, :n], places.key_positions[:, :n], 1)
         is_run = int(places.num_tokens is None)
         geometry = Geometry(places.query_positions[:, n:], places.key_positions[:, :n], is_run)
         k_token, v_token, k_query, v_query = k[:, :, :n], v[:, :, :n], k[:, :, n:], v[:, :, n:]
-        tokens = self._attend_one(q[:, :, :n], k_token, v_token, visible_BQK[:, :n, :n], among_tokens)
+        tokens = self._attend_one(q[:, :, :n], k_token, v_token, Scene(run, visible_BQK[:, :n, :n], None))
 
         q = q[:, :, n:] * self.scale
         met = q if self.tables is None else self.tables.meet(q)

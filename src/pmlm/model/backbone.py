@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from pmlm.model.attention import Attention, Scene
 from pmlm.model.cache import LayerCache
 from pmlm.model.config import Activation, ModelConfig
+from pmlm.model.linear import Linear
 from pmlm.model.positions import Geometry, Rotary
 
 
@@ -80,10 +81,10 @@ class Layer(nn.Module):
         self.pre_norm = config.norm == "pre"
         self.activation = activation(config.activation)
         self.attention = Attention(config)
-        self.project = nn.Linear(config.width, config.width)
+        self.project = Linear(config.width, config.width)
         self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.up = nn.Linear(config.width, config.ff_width)
-        self.down = nn.Linear(config.ff_width, config.width)
+        self.up = Linear(config.width, config.ff_width)
+        self.down = Linear(config.ff_width, config.width)
         self.ff_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -124,14 +125,23 @@ class Backbone(nn.Module):
     def step(self, inputs: Inputs, key_positions_BK: Tensor, wanted: Slots, layers: list[LayerCache]) -> Tensor:
         """[M, D] as `forward`, for a few slots that see the columns of a cache; `visible_BQK` is over those columns."""
         geometry = Geometry(inputs.positions_BL, key_positions_BK, 0)
-        return self._run(inputs, geometry, wanted, layers)
+        bias_BQK = None
+        if inputs.visible_BQK is not None:
+            bias_BQK = self.tokens.weight.new_zeros(inputs.visible_BQK.shape)
+            bias_BQK.masked_fill_(~inputs.visible_BQK, -torch.inf)
+        return self._run(inputs, geometry, wanted, layers, bias_BQK)
 
     def _run(
-        self, inputs: Inputs, geometry: Geometry, wanted: Slots | None, caches: Sequence[LayerCache | None]
+        self,
+        inputs: Inputs,
+        geometry: Geometry,
+        wanted: Slots | None,
+        caches: Sequence[LayerCache | None],
+        bias_BQK: Tensor | None = None,
     ) -> Tensor:
         x = self.embed(inputs)
         rotation = None if self.rotary is None else self.rotary.angles(inputs.positions_BL)
-        scene = Scene(geometry, inputs.visible_BQK, rotation)
+        scene = Scene(geometry, inputs.visible_BQK, rotation, bias_BQK)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, scene, wanted if layer is self.layers[-1] else None, cache)
         return x if self.output_norm is None else self.output_norm(x)

@@ -13,12 +13,12 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pmlm.errors import ConfigError
 from pmlm.model.backbone import Backbone, Inputs, Slots, activation, initialise
 from pmlm.model.cache import LayerCache
 from pmlm.model.config import ModelConfig
+from pmlm.model.linear import Linear, Packed, pack_for, product, stamp
 
 Pooling = Literal["first", "last", "mean"]
 """Where a text's summary is read: at its first slot (BERT), its last (left-to-right models), or as the mean."""
@@ -53,25 +53,44 @@ class HeadSpec:
 class LmHead(nn.Module):
     """A decoder tied to the token embedding; before it BERT's transform and norm, after it a bias, where wanted."""
 
+    packed: Packed | None = None
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         is_bert = config.head == "bert"
         self.activation = activation(config.activation)
-        self.transform = nn.Linear(config.width, config.width) if is_bert else None
+        self.transform = Linear(config.width, config.width) if is_bert else None
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if is_bert else None
         self.bias = None if config.head == "tied" else nn.Parameter(torch.zeros(config.vocab_size))
         allowed_V = torch.ones(config.vocab_size, dtype=torch.bool)
         allowed_V[list(config.forbidden_ids)] = False
         self.register_buffer("allowed_V", allowed_V, persistent=False)
+        self._kept: tuple[tuple[object, ...], Tensor] | None = None
 
     def forward(self, hidden_MD: Tensor, embedding_VD: Tensor) -> Tensor:
         """Logits; minus infinity at the forbidden ids, so that they have probability zero everywhere."""
         x = hidden_MD
         if self.transform is not None and self.norm is not None:
             x = self.norm(self.activation(self.transform(x)))
-        bias = x.new_zeros(len(embedding_VD)) if self.bias is None else self.bias
-        bias = bias.masked_fill(~self.get_buffer("allowed_V"), -torch.inf)
-        return F.linear(x, embedding_VD, bias)
+        return product(x, embedding_VD, self._bias(embedding_VD), self.packed)
+
+    def pack(self, embedding_VD: Tensor, rows: int) -> None:
+        """Prepare for predictions of so many slots; see pmlm.model.linear."""
+        self.packed = pack_for(embedding_VD, rows, self.packed)
+        self._kept = self._stamp(embedding_VD), self._masked_bias(embedding_VD).detach()
+
+    def _stamp(self, embedding_VD: Tensor) -> tuple[object, ...]:
+        return stamp(embedding_VD if self.bias is None else self.bias)
+
+    def _bias(self, embedding_VD: Tensor) -> Tensor:
+        """[V] with minus infinity at the forbidden ids."""
+        if self._kept is None or torch.is_grad_enabled() or self._kept[0] != self._stamp(embedding_VD):
+            return self._masked_bias(embedding_VD)
+        return self._kept[1]
+
+    def _masked_bias(self, embedding_VD: Tensor) -> Tensor:
+        bias = embedding_VD.new_zeros(len(embedding_VD)) if self.bias is None else self.bias
+        return bias.masked_fill(~self.get_buffer("allowed_V"), -torch.inf)
 
 
 class LanguageModel(nn.Module):
@@ -91,6 +110,13 @@ class LanguageModel(nn.Module):
         hidden_MD = self.backbone.step(inputs, key_positions_BK, at, layers)
         logits: Tensor = self.head(hidden_MD, self.backbone.tokens.weight)
         return logits
+
+    def pack(self, rows: int, predictions: int) -> None:
+        """Lay out copies of the weights for passes of so many rows (slots of all texts) and predictions."""
+        for part in self.modules():
+            if isinstance(part, Linear):
+                part.pack(rows)
+        self.head.pack(self.backbone.tokens.weight, predictions)
 
     @property
     def device(self) -> torch.device:

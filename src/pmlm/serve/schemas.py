@@ -34,6 +34,9 @@ _HELP = {
     "ban": "Words that must not be written.",
     "must": "Words that must appear; the model chooses where.",
     "num_words": "How many words the whole text has.",
+    "parallel": "confidence:P, entropy:G or count:N: several tokens a pass. Approximate.",
+    "approximate_cache": "Bidirectional: keep keys and values, made anew every so many passes. Approximate.",
+    "speculative": "Order-causal, fixed orders: draft so many tokens and verify them. Exact in distribution.",
     "written": "Positions and tokens that come first, in this order; the text goes on from there.",
 }
 
@@ -176,6 +179,11 @@ class FilledText(BaseModel):
     nll: float
     seed: int
     visibility: str
+    passes: Annotated[int, Field(description="Passes of the model that the text took.")]
+    approximate: Annotated[
+        list[str],
+        Field(description="Shortcuts for whose sake the text does not follow the model's own distribution."),
+    ]
 
 
 class FilledTexts(BaseModel):

@@ -270,7 +270,7 @@ class Writing:
     def document(self) -> dict[str, Any]:
         """As `pmlm generate --json` prints it."""
         each = zip(self.canvases, self.reveals, self.seeds, strict=True)
-        return filled_document([self.lm.writer.result(*parts, self.settings.visibility).to_dict() for parts in each])
+        return filled_document([self.lm.writer.result(*parts, self.settings).to_dict() for parts in each])
 
 
 def _documents(said: Sequence[Classified] | Sequence[Answered], *, is_batch: bool) -> dict[str, Any]:
