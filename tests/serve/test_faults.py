@@ -19,10 +19,13 @@ from pmlm.serve.limits import Limits
 LONG = "[MASK:120]"
 
 
-def raw_request(served: Served, path: str, **body: object) -> socket.socket:
-    """A request sent by hand; the answer is left to the caller."""
+def raw_request(served: Served, path: str, *, buffer: int | None = None, **body: object) -> socket.socket:
+    """A request sent by hand; the answer is left to the caller, who may take in little at a time."""
     address = httpx.URL(served.url)
-    connection = socket.create_connection((address.host, address.port or 80))
+    connection = socket.socket()
+    if buffer is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    connection.connect((address.host, address.port or 80))
     content = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
@@ -49,8 +52,10 @@ def test_a_client_that_goes_away_frees_its_place(served: Served, path: str, capl
 
 
 def test_a_slow_reader_keeps_nobody_waiting(served: Served) -> None:
-    connection = raw_request(served, "/v1/generate/stream", template=LONG, n=8)
+    connection = raw_request(served, "/v1/generate/stream", buffer=1024, template=LONG, n=8)
     try:
+        while not served.service.metrics.value("pmlm_in_flight"):
+            time.sleep(0.01)
         begin = time.perf_counter()
         assert served.post("/v1/generate", template="A [MASK].", seed=1).status_code == 200
         assert time.perf_counter() - begin < 20
@@ -71,14 +76,17 @@ def test_two_hundred_at_once_are_all_answered_and_those_alike_alike(model: LM) -
     with serving({"m": model}, limits=Limits(waiting=200)) as served:
         expected = [model.fill("Tom is a [MASK:3].", seed=s).text for s in range(4)]
 
+        together = threading.Barrier(200)
+
         def ask(number: int) -> str:
+            together.wait(60)
             answer = httpx.post(
                 f"{served.url}/v1/generate", json={"template": "Tom is a [MASK:3].", "seed": number % 4}, timeout=120
             )
             assert answer.status_code == 200, answer.text
             return str(answer.json()["text"])
 
-        with ThreadPoolExecutor(50) as pool:
+        with ThreadPoolExecutor(200) as pool:
             assert list(pool.map(ask, range(200))) == expected * 50
         assert served.settled()
 
