@@ -226,7 +226,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1480)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=default_model_folder())
+    parser.add_argument("--stories", type=int, help="only print so many stories, to measure on")
     options = parser.parse_args()
+    if options.stories:
+        rng = random.Random(options.seed)
+        print("\n\n".join(make_story(rng) for _ in range(options.stories)))
+        return
     train(options.steps, options.seed).save(options.out, card=CARD, storage="float16")
     print(f"wrote {options.out}")
 
