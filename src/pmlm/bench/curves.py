@@ -50,10 +50,8 @@ def smooth(values: list[float], window: int) -> list[float]:
     return out
 
 
-def draw_curves(curves: list[Curves], path: Path) -> None:
-    """Training loss and held-out bits per byte against tokens, to .png or .svg."""
-    if path.suffix not in (".png", ".svg"):
-        raise ConfigError(f"a plot is written as .png or .svg, not {path.suffix or path.name!r}")
+def new_figure(columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
+    """A figure with axes side by side, drawn without a screen."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -61,7 +59,26 @@ def draw_curves(curves: list[Curves], path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure, axes = plt.subplots(1, columns, figsize=size, layout="constrained", squeeze=False)
+    return figure, list(axes[0])
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    try:
+        figure.savefig(path, dpi=130)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        plt.close(figure)
+
+
+def draw_curves(curves: list[Curves], path: Path) -> None:
+    """Training loss and held-out bits per byte against tokens, to .png or .svg."""
+    if path.suffix not in (".png", ".svg"):
+        raise ConfigError(f"a plot is written as .png or .svg, not {path.suffix or path.name!r}")
+    figure, (left, right) = new_figure(2, (11, 4.2))
     for run in curves:
         window = max(1, len(run.loss) // 50)
         (line,) = left.plot(run.tokens, smooth(run.loss, window), label=run.name)
@@ -75,9 +92,4 @@ def draw_curves(curves: list[Curves], path: Path) -> None:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8)
-    try:
-        figure.savefig(path, dpi=130)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        plt.close(figure)
+    save_figure(figure, path)
