@@ -37,7 +37,7 @@ def test_options_are_read_and_written_back() -> None:
         ("[MASK|colour=red]", "unknown option 'colour=red'"),
         ("[MASK|starts=]", "unknown option"),
         ("[MASK|digits=3]", "unknown option"),
-        ("[WORD:3]", "as many tokens as it needs"),
+        ("[WORD:2-3]", "as many tokens as it needs"),
         ("[MASK:5-3]", "from few to many"),
         ("[MASK:0-3]", "from 1 on"),
         ("[MASK:-3]", "from 1 on"),

@@ -144,11 +144,12 @@ def test_the_writer_is_algorithm_1_token_for_token(seed: int) -> None:
 
     batch = make_batch(ids.tolist(), [[True] * (size + 2)], pad_id=TOKENIZER.pad_id)
     allowed = torch.from_numpy(allowed_pieces(TOKENIZER))
-    for i in order:
+    draws = torch.rand(32, generator=rng, dtype=torch.float64)
+    for turn, i in enumerate(order):
         with torch.no_grad():
             logits = lm.model(bidirectional_inputs(batch, ids), Slots(torch.tensor([0]), torch.tensor([i + 1])))[0]
         logits[~allowed[Role.SPACE if i == 0 else Role.FREE]] = -torch.inf
-        ids[0, i + 1] = torch.multinomial(logits.double().softmax(0), 1, generator=rng)
+        ids[0, i + 1] = torch.searchsorted(logits.double().softmax(0).cumsum(0), draws[turn], right=True)
     assert filled.order == order
     assert filled.tokens == [TOKENIZER.show(i) for i in ids[0, 1:-1].tolist()]
 
@@ -216,7 +217,7 @@ def test_spaces_are_never_doubled() -> None:
 def test_a_result_shows_itself_in_a_notebook() -> None:
     shown = Filled(
         text="a <b> c", tokens=[" a", " <b>", " c"], order=[1], logp=[math.log(0.5)], sampled_logp=[0.0], seed=1,
-        visibility="bidirectional", template="a [MASK] c",
+        visibility="bidirectional", template="a [MASK] c", passes=1,
     )._repr_html_()  # fmt: skip
     assert " &lt;b&gt;<sub" in shown
     assert "step 1, p = 0.5" in shown

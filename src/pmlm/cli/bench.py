@@ -169,3 +169,64 @@ def _write_report(folder: Path, report: dict[str, Any], table: str) -> None:
         (folder / "bench.md").write_text(table, encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror or error}") from None
+
+
+@app.command("generate")
+def generate(
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where the JSON, the tables and the plot go.", show_default=False)
+    ] = None,
+    model: ModelOption = None,
+    sizes: Annotated[str, typer.Option("--sizes", help="laptop, base, or both.")] = "laptop,base",
+    rounds: Annotated[int, typer.Option("--rounds")] = 3,
+    texts: Annotated[int, typer.Option("--texts", help="That the model writes to judge each shortcut.")] = 400,
+    full: Annotated[bool, typer.Option("--full", help="Time 100 whole sequences; takes hours.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A toy size, to see that it runs.")] = False,
+    redraw: Annotated[
+        Path | None, typer.Option("--redraw", help="Measure nothing: make tables and plot anew from a folder's JSON.")
+    ] = None,
+    readme: Annotated[Path | None, typer.Option("--readme", help="With --redraw: whose table is made anew.")] = None,
+    threads: Annotated[int, typer.Option("--threads", help="CPU threads of all contenders.")] = 2,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Writing 100 sequences of 128 tokens, in any order, against Hugging Face's GPT-2 of the same size."""
+    from pmlm.bench.speed_report import redraw as draw_again
+    from pmlm.bench.speed_report import tables, write_report
+
+    if redraw is not None:
+        if out is not None or full or quick or json:
+            raise ConfigError("--redraw measures nothing: it goes with --readme alone")
+        draw_again(redraw, readme)
+        return
+    if readme is not None:
+        raise ConfigError("--readme goes with --redraw")
+    if quick and full:
+        raise ConfigError("--quick and --full do not go together")
+    for name, value in (("--rounds", rounds), ("--texts", texts), ("--threads", threads)):
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}")
+    import torch
+
+    from pmlm.bench.generate import BERT_BASE, LAPTOP, TINY, GenerateBench, bench_generation, num_parts
+    from pmlm.bench.quality import QualityBench
+
+    known = {"laptop": LAPTOP, "base": BERT_BASE}
+    if unknown := set(sizes.split(",")) - known.keys():
+        raise ConfigError(f"--sizes takes {', '.join(known)}, got {min(unknown)!r}")
+    judged = QualityBench(model=None if model is None else str(model), texts=texts)
+    settings = GenerateBench(
+        sizes=tuple(known[name] for name in sizes.split(",")), rounds=rounds, full=full, quality=judged, seed=seed
+    )
+    if quick:
+        settings = GenerateBench(
+            sizes=(TINY,), batches=(1, 4), length=24, lengths=(16, 32), stages=2, steps=2, rounds=rounds, seed=seed,
+            quality=QualityBench(model=judged.model, texts=min(texts, 4), length=12, masks=2),
+        )  # fmt: skip
+    torch.set_num_threads(threads)
+    with progress_bar("bench", num_parts(settings), quiet=quiet) as advance, torch.no_grad():
+        report = bench_generation(settings, advance)
+    if out is not None:
+        write_report(report, out)
+    print_json(report) if json else print(tables(report))
