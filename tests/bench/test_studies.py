@@ -9,6 +9,7 @@ import torch
 
 from conftest import STORIES
 from fakes import tiny_config
+from pmlm.bench import stories
 from pmlm.bench.card import model_card, weak_points
 from pmlm.bench.coverage import CoverageSettings, common_words, draw_sets, missing_words, study_coverage, write_with
 from pmlm.bench.judge import Judge
@@ -76,7 +77,7 @@ def test_notes_go_on_where_they_were_and_drop_a_line_cut_off(tmp_path: Path) -> 
 
 
 def test_a_study_that_was_stopped_ends_like_one_that_was_not(model: LM, text: Path, tmp_path: Path) -> None:
-    settings = LengthSettings(items=3, longest_span=4, most_words=2)
+    settings = LengthSettings(items=3, longest_span=4)
 
     def study(out: Path, stop_after: int | None = None) -> dict:
         seen = Counter[str]()
@@ -92,7 +93,7 @@ def test_a_study_that_was_stopped_ends_like_one_that_was_not(model: LM, text: Pa
     whole = study(tmp_path / "whole.json")
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "part.json", stop_after=4)
-    assert notes_path(tmp_path / "part.json").read_text().count("\n") == 1 + 4
+    assert notes_path(tmp_path / "part.json").read_text().count("\n") == 1 + 4  # settings, then what was measured
     assert study(tmp_path / "part.json")["result"] == whole["result"]
     assert not notes_path(tmp_path / "part.json").exists()
     assert read_document(tmp_path / "part.json")["provenance"]["model"]["weights_sha256"]
@@ -134,11 +135,19 @@ def test_the_context_score_is_the_one_that_templates_use(kind: str, model: LM) -
         assert chosen["context + p(n)" if kind == "word" else "context"] == template.segments[item.segment].num_tokens
 
 
-def test_the_hidden_span_is_as_long_as_it_says(model: LM) -> None:
-    for item in draw_items(DOCUMENTS, model, "span", LengthSettings(items=20)):
+def test_spans_have_every_length_equally_often_and_are_as_long_as_they_say(model: LM) -> None:
+    items = draw_items(DOCUMENTS, model, "span", LengthSettings(items=20, longest_span=5))
+    for item in items:
         assert item.template.segments[item.segment].num_tokens == item.true  # type: ignore[union-attr]
-    with pytest.raises(DataError, match="sentences that can be used"):
+    assert Counter(item.true for item in items) == dict.fromkeys(range(1, 6), 4)
+    with pytest.raises(DataError, match="sentences with a word to hide, 20 are needed"):
         draw_items(DOCUMENTS[:1], model, "word", LengthSettings(items=20))
+
+
+def test_long_words_have_several_tokens(model: LM) -> None:
+    text = "Anna unexpectedly saw an astronaut. " * 3
+    items = draw_items([text, *DOCUMENTS], model, "long word", LengthSettings(items=3))
+    assert all(item.true > 1 for item in items)
 
 
 # words that must appear
@@ -224,6 +233,34 @@ def test_a_word_is_right_where_a_greedy_filling_is(visibility: str, model: LM) -
     assert sum(checked.values()) > 5
 
 
+def test_a_guess_sees_what_is_given_and_the_beginning_of_its_own_word(
+    model: LM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "Anna unexpectedly became an astronaut near the village."
+    passage = Passage(text, 0, True, read_units(text, model.tokenizer))
+    sizes = [unit.num_tokens for unit in passage.units]
+    assert max(sizes) > 2
+    hidden = [i for i in range(len(sizes)) if i % 3 != 2]
+    first = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+    word_of = {t: i for i in hidden for t in range(first[i], first[i + 1])}
+    seen: list[int] = []
+
+    def look(_lm: LM, rows: list, asked: list, _visibility: str) -> dict[int, bool]:
+        for row, places in zip(rows, asked, strict=True):
+            visible = {t for t, flag in enumerate(row.maskable[1:-1]) if not flag}
+            for t in places:
+                own = set(range(first[word_of[t]], t))
+                assert visible == set(range(len(row.ids) - 2)) - set(word_of) | own
+                seen.append(t)
+        return {t: t % 2 == 0 for t in seen}
+
+    monkeypatch.setattr(stories, "_likeliest", look)
+    right = words_right(model, passage, hidden, "bidirectional")
+    words = [i for i in hidden if passage.units[i].is_word]
+    assert sorted(seen) == [t for i in words for t in range(first[i], first[i + 1])]
+    assert right == [all(t % 2 == 0 for t in range(first[i], first[i + 1])) for i in words]
+
+
 def test_words_hidden_together_do_not_see_each_other(model: LM) -> None:
     text = "Tom is a cat and Jerry is a mouse."
     passage = Passage(text, 0, True, read_units(text, model.tokenizer))
@@ -232,9 +269,8 @@ def test_words_hidden_together_do_not_see_each_other(model: LM) -> None:
     assert len(asked) == 9, "the full stop is hidden but not asked"
     guesses = model.fill_mask(f"[MASK:{passage.num_tokens}]")
     ids = model.tokenizer.encode(text)
-    if all(unit.num_tokens == 1 for unit in passage.units):
-        best = [guess[0]["token"] == i for guess, i in zip(guesses, ids, strict=True)]
-        assert asked == best[:-1]
+    assert all(unit.num_tokens == 1 for unit in passage.units)
+    assert asked == [guess[0]["token"] == i for guess, i in zip(guesses, ids, strict=True)][:-1]
 
 
 def test_rounding_is_what_a_file_would_do(model: LM, tmp_path: Path) -> None:
@@ -331,6 +367,13 @@ def test_the_reading_sheet_is_balanced_and_blind(model: LM) -> None:
     assert Counter(entry["source"] for entry in sheet.key) == {"model": 4, "real": 4}
     for kind in KINDS:
         assert Counter(e["source"] for e in sheet.key if e["kind"] == kind) == {"model": 1, "real": 1}
+    for entry in sheet.key:
+        blanks = parse_template(entry["template"]).blanks
+        hidden = sum(blank.num_tokens or 0 for blank in blanks)
+        share = hidden / len(model.tokenizer.encode(" ".join(DOCUMENTS[entry["document"]].split())))
+        least, most = {"15 %": (0, 0.3), "50 %": (0.3, 0.7), "85 %": (0.7, 0.99)}.get(entry["kind"], (0.3, 0.99))
+        assert least < share < most, entry
+        assert (len(blanks) == 1) == (entry["kind"] == KINDS[3])
     assert [entry["number"] for entry in sheet.key] == list(range(1, 9))
     assert [entry["source"] for entry in sheet.key] != sorted(entry["source"] for entry in sheet.key)
     assert len({entry["document"] for entry in sheet.key}) == 8

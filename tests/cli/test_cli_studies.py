@@ -14,7 +14,7 @@ NAMES = ("Tom", "Mia", "Ben", "Anna", "Leo")
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    stories = [f"{a} walked to the park. {b} lost a big ball near the river. {a} was very happy, and {b} went home."
+    stories = [f"{a} walked to the park. {b} lost a big ball near the river. {a} was very happy, and {b} slept by the sea."
                for a in NAMES for b in NAMES]  # fmt: skip
     (tmp_path / "t.txt").write_text("\n\n".join(stories))
     return str(tmp_path / "t.txt")

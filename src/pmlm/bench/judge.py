@@ -7,8 +7,10 @@ computed with in 32 bits. A fluent dull text is cheap too: pmlm.bench.text_stats
 Shapes: B texts, L tokens, V the judge's vocabulary.
 """
 
+import contextlib
 import functools
 import importlib.util
+import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,13 +114,12 @@ def load_judge(path: Path | None = None) -> Judge:
         import gguf  # noqa: F401, I001  (the cheap one first)
         import accelerate  # noqa: F401
         from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
     except ImportError as error:
         raise ConfigError(f"the judge needs {error.name}: pip install 'pmlm[judge]'") from None
-    logging.disable_progress_bar()
     folder, name = str(path.parent), path.name
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
+    with contextlib.redirect_stderr(io.StringIO()):  # bars of its own
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
     backend = tokenizer.backend_tokenizer
     backend.encode_special_tokens = True  # "<|endoftext|>" in a text is text
     start_id = backend.token_to_id(START)

@@ -30,8 +30,9 @@ from pmlm.lm import LM
 from pmlm.model import Visibility
 from pmlm.runtime import generator
 
-Kind = Literal["word", "span"]
-KINDS: tuple[Kind, ...] = ("word", "span")
+Kind = Literal["word", "long word", "span"]
+KINDS: tuple[Kind, ...] = ("word", "long word", "span")
+"""A long word has two tokens or more: most words have one, and then saying so is enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +41,11 @@ class LengthSettings:
     """Blanks of each kind."""
     longest_span: int = 12
     """Tokens of a hidden span, at most; lengths from 1 to this are compared."""
-    most_words: int = 6
-    """Words and marks of a span, at most."""
     visibility: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("items", "longest_span", "most_words"):
+        for name in ("items", "longest_span"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
 
@@ -61,7 +60,11 @@ class Item:
 
 
 def draw_items(documents: Sequence[str], lm: LM, kind: Kind, settings: LengthSettings) -> list[Item]:
-    """One blank in each of the sentences, drawn at random; sentences too short or too long for the model are not."""
+    """One blank in each of the sentences, drawn at random; sentences too short or too long for the model are not.
+
+    Words are as long as words are. Spans have every length equally often, since before the context speaks every
+    length is as likely to the model too: a score that always says "short" must not win by the choice of spans.
+    """
     rng = generator(settings.seed, "lengths", kind)
     room = lm.model.config.max_length - 2 - settings.longest_span
     every = [(i, sentence) for i, text in enumerate(documents) for sentence in sentences(text)]
@@ -73,34 +76,41 @@ def draw_items(documents: Sequence[str], lm: LM, kind: Kind, settings: LengthSet
         passage = Passage(text, document, True, read_units(text, lm.tokenizer))
         if len(passage.units) < 4 or passage.num_tokens > room:
             continue
-        if (item := _draw_item(passage, kind, settings, rng)) is not None:
-            items.append(item)
+        size = 1 + len(items) % settings.longest_span
+        spans = _spans(passage, size) if kind == "span" else _words(passage, least=2 if kind == "long word" else 1)
+        if spans:
+            items.append(_item(passage, spans[_draw(len(spans), rng)], kind))
     if len(items) < settings.items:
-        raise DataError(f"the text has {len(items)} sentences that can be used, {settings.items} are needed")
+        raise DataError(f"the text has {len(items)} sentences with a {kind} to hide, {settings.items} are needed")
     return items
 
 
-def _draw_item(passage: Passage, kind: Kind, settings: LengthSettings, rng: torch.Generator) -> Item | None:
-    units = passage.units
-    if kind == "word":
-        fit = [i for i, u in enumerate(units) if _is_plain_word(u) and u.num_tokens <= LONGEST_WORD]
-        if not fit:
-            return None
-        first = fit[_draw(len(fit), rng)]
-        after = first + 1
-    else:
-        first = _draw(len(units) - 1, rng)
-        after = first + 1 + _draw(min(settings.most_words, len(units) - 1 - first), rng)
-    span = units[first:after]
-    true = sum(unit.num_tokens for unit in span)
-    if not all(unit.is_hideable for unit in span) or true > settings.longest_span:
-        return None
-    template = template_of(passage, range(first, after))
+def _words(passage: Passage, least: int) -> list[range]:
+    fit = [i for i, u in enumerate(passage.units) if _is_plain_word(u) and least <= u.num_tokens <= LONGEST_WORD]
+    return [range(i, i + 1) for i in fit]
+
+
+def _spans(passage: Passage, size: int) -> list[range]:
+    """Neighbouring units that have so many tokens together, two units or more being left."""
+    found = []
+    for first in range(len(passage.units)):
+        total = 0
+        for last in range(first, len(passage.units)):
+            total += passage.units[last].num_tokens
+            if not passage.units[last].is_hideable or total > size:
+                break
+            if total == size and last - first + 1 <= len(passage.units) - 2:
+                found.append(range(first, last + 1))
+    return found
+
+
+def _item(passage: Passage, span: range, kind: Kind) -> Item:
+    template = template_of(passage, span)
     (segment,) = (k for k, part in enumerate(template.segments) if isinstance(part, Blank))
-    if kind == "word":
+    if kind != "span":
         blank = Blank(None, starts_word=True, is_word=True, sizes=(1, LONGEST_WORD))
         template = _with(template, segment, blank)
-    return Item(template, segment, true)
+    return Item(template, segment, sum(passage.units[i].num_tokens for i in span))
 
 
 def _is_plain_word(unit: Unit) -> bool:
@@ -144,10 +154,10 @@ def study_lengths(
     if visibility == "causal":
         raise ConfigError("a left-to-right model sees nothing after a blank: lengths cannot be compared with it")
     result: dict[str, Any] = {"visibility": visibility, "settings": asdict(settings)}
-    for kind in KINDS:
-        longest = LONGEST_WORD if kind == "word" else settings.longest_span
+    drawn = {kind: draw_items(documents, lm, kind, settings) for kind in KINDS}
+    for kind, items in drawn.items():
+        longest = settings.longest_span if kind == "span" else LONGEST_WORD
         choices: list[dict[str, int]] = []
-        items = draw_items(documents, lm, kind, settings)
         for i, item in enumerate(items):
             choices.append(notes.get(f"{kind}/{i}", length_choices, item, lm, visibility, longest))
             advance(1)

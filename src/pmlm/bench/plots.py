@@ -36,7 +36,7 @@ def draw_study(document: Mapping[str, Any], path: Path) -> None:
     draw = {"lengths": _lengths, "coverage": _coverage, "orders": _orders, "stories": _stories}.get(document["study"])
     if draw is None:
         raise DataError(f"unknown study {document['study']!r}")
-    with open_plot(path, 2) as axes:
+    with open_plot(path, 3 if document["study"] == "lengths" else 2) as axes:
         draw(document["result"], axes)
 
 
@@ -51,13 +51,13 @@ def _bars(axes: Any, values: Mapping[str, float | None], title: str, unit: str) 
 
 
 def _lengths(result: Mapping[str, Any], axes: Sequence[Any]) -> None:
-    for place, (kind, title) in zip(axes, {"word": "one word", "span": "a span"}.items(), strict=True):
+    for place, kind in zip(axes, ("word", "long word", "span"), strict=True):
         scores = dict(sorted(result[kind]["scores"].items(), key=lambda item: -item[1]["exact"]))
         near = [100 * s["within_one"] for s in scores.values()]
         place.barh(list(scores), near, color="#c9d8e8", label="within one")
         place.barh(list(scores), [100 * s["exact"] for s in scores.values()], color="#4878a8", label="true length")
         place.invert_yaxis()
-        place.set(title=f"{title}: length chosen", xlabel="% of blanks", xlim=(0, 100))
+        place.set(title=f"{kind}: length chosen", xlabel="% of blanks", xlim=(0, 100))
         place.grid(alpha=0.3, axis="x")
         place.legend(fontsize=8)
 

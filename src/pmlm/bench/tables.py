@@ -59,7 +59,7 @@ APPRAISAL_HEAD = ["", "judge, bits per byte", *STATISTICS.values()]
 
 def _lengths(result: Mapping[str, Any]) -> str:
     parts = ["# How long is a blank?\n"]
-    titles = {"word": "One word", "span": "A span of words"}
+    titles = {"word": "One word", "long word": "One word of two tokens or more", "span": "A span of words"}
     for kind, title in titles.items():
         each = result[kind]
         rows = [
