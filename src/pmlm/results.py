@@ -85,7 +85,7 @@ class Filled:
     visibility: Visibility
     template: str
     """As it was filled: words scattered by the seed stand where they were put."""
-    passes: int
+    passes: int = 0
     """Passes of the model that it took: one for each token, without shortcuts."""
     approximate: tuple[str, ...] = ()
     """The shortcuts for whose sake the text does not follow the model's own distribution; `logp` is then what each
