@@ -189,12 +189,12 @@ def test_the_coverage_study_adds_up(model: LM) -> None:
 
 def test_the_study_of_orders_gives_the_exact_figures_of_the_scorer(model: LM) -> None:
     settings = OrderSettings(
-        orders=("l2r", "random", "margin"), shares=(0.5, 1.0), rows=3, texts=2, context=64, chunk=2
+        orders=("l2r", "random", "margin"), shares=(0.5, 1.0), rows=3, texts=2, context=24, chunk=2
     )
     steps = Counter[str]()
     result = study_orders(model, DOCUMENTS, BYTES, settings, Notes(None, {}), lambda n: steps.update(all=n))
     assert steps["all"] == planned(settings)
-    rows = draw_part(document_rows(draw_documents(DOCUMENTS, 12, 0), model.tokenizer, 64), 3, 0)
+    rows = draw_part(document_rows(draw_documents(DOCUMENTS, 12, 0), model.tokenizer, 24), 3, 0)
     scorer = Scorer(model.model, model.tokenizer, "order-causal", 0)
     for name in settings.orders:
         exact = scorer.exact(rows, parse_order(name), silent).to_dict()
@@ -220,7 +220,7 @@ def test_settings_of_orders_that_make_no_sense(change: dict, message: str) -> No
 @pytest.mark.parametrize("visibility", ["order-causal", "bidirectional"])
 def test_a_word_is_right_where_a_greedy_filling_is(visibility: str, model: LM) -> None:
     checked = Counter[int]()
-    for text in (*DOCUMENTS[:3], "Anna wanted the blanket near the village."):
+    for text in (DOCUMENTS[0], "Anna wanted the blanket near the village."):
         passage = Passage(text, 0, True, read_units(text, model.tokenizer))
         for i, unit in enumerate(passage.units):
             if not (unit.is_word and unit.is_hideable):
