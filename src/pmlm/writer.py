@@ -229,6 +229,9 @@ class Writer:
         """What is looked up once for all canvases of a call."""
         relation = self.neighbours if settings.whole_words else None
         pieces = self.tokenizer.running_bytes
+        most = self.model.config.max_length - 2
+        if settings.num_words is not None and settings.num_words > most:
+            raise ConstraintError(f"{settings.num_words} words are more than the {most} tokens that the model writes")
         wish = text_automaton(settings.ban, settings.num_words)
         whole = None if wish is None else over_pieces(wish, pieces)
         of_blank: dict[tuple[bool | None, tuple[tuple[str, str], ...]], TokenAutomaton] = {}

@@ -118,6 +118,7 @@ def test_an_open_blank_is_as_long_as_its_options_need() -> None:
         ("[MASK|regex=(a]", {}, ConstraintError, "not closed"),
         ("[MASK:5]", {"num_words": 30}, ConstraintError, "no way is left"),
         ("[MASK:5]", {"num_words": 0}, ConfigError, "at least 1 word"),
+        ("[MASK:5]", {"num_words": 10**14}, ConstraintError, "words are more than the"),
         ("[MASK:2]", {"must": ["kite", "lamp", "river"]}, ConstraintError, "no free blank with room"),
         ("Tom [WORD|in=cat]", {"must": ["kite"]}, ConstraintError, "no free blank with room"),
         ("[MASK:5]", {"must": [" "]}, ConstraintError, "must appear is a text"),
