@@ -64,7 +64,7 @@ class GenerateBench:
     """For time and memory against length, at batch 1."""
     stages: int = 4
     steps: int = 4
-    """Timed at each stage."""
+    """Timed at each stage; four times as many at batch 1, where a step is short and its time uncertain."""
     rounds: int = 3
     full: bool = False
     """Whole sequences, 100 of them, whatever that takes."""
@@ -153,6 +153,8 @@ def _seconds_per_token(settings: GenerateBench, size: Size, contender: Contender
         return statistics.mean(runs) * contender.passes_per_token
     rows = min(batch, size.few_rows) if contender.recomputes else batch
     steps = contender.steps or (1 if contender.recomputes and size.width > 500 else settings.steps)
+    if batch == 1 and not contender.recomputes:
+        steps *= 4
     stages = [int(settings.length * (i + 0.5) / settings.stages) for i in range(settings.stages)]
     timed = [contender.seconds(rows, min(stage, settings.length - steps - 1), steps) for stage in stages]
     return statistics.mean(timed) * (batch / rows) * contender.passes_per_token

@@ -57,8 +57,8 @@ def _tables(report: dict[str, Any]) -> Iterator[str]:
         "100 whole sequences each"
         if s["full"]
         else (
-            f"{s['steps']} steps at each of {s['stages']} stages of the text, scaled to the whole; where every step "
-            "recomputes the canvas, the rows in brackets stand for the batch"
+            f"{s['steps']} steps (at batch 1 four times as many) at each of {s['stages']} stages of the text, scaled "
+            "to the whole; where every step recomputes the canvas, the rows in brackets stand for the batch"
         )
     )
     yield (
