@@ -10,6 +10,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +44,22 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"no settings file {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"cannot read settings from {path}: {error}") from None
+
+
+def named_files(package: str, folder: str) -> dict[str, Path]:
+    """The settings files inside the package, by name."""
+    found = (resources.files(package) / folder).iterdir()
+    return {path.name.removesuffix(".toml"): Path(str(path)) for path in found if path.name.endswith(".toml")}
+
+
+def load_named(name: str, known: Mapping[str, Path], what: str) -> dict[str, Any]:
+    """Settings by name, or of a TOML file by path."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return load_toml(path)
+    if name not in known:
+        raise ConfigError(f"no {what} {name!r}. Known: {', '.join(sorted(known))}; or give a .toml file.")
+    return load_toml(known[name])
 
 
 def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

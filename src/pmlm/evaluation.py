@@ -62,6 +62,10 @@ class Figure:
         }
 
 
+def silent(_done: int) -> None:
+    """No progress is shown."""
+
+
 @dataclass(frozen=True)
 class Scorer:
     """A model with all that is fixed while one corpus is measured."""
@@ -72,18 +76,18 @@ class Scorer:
     seed: int = 0
     max_slots: int = MAX_SLOTS
 
-    def exact(self, rows: Sequence[Row], order: Order, progress: Callable[[int], None]) -> Figure:
+    def exact(self, rows: Sequence[Row], order: Order, progress: Callable[[int], None] = silent) -> Figure:
         """Along one order per row; a random order is drawn per row from (seed, row number)."""
         return sum_figures(rows, self.exact_nll(rows, order, progress))
 
     def exact_nll(
-        self, rows: Sequence[Row], order: Order, progress: Callable[[int], None] = lambda _done: None, first: int = 0
+        self, rows: Sequence[Row], order: Order, progress: Callable[[int], None] = silent, first: int = 0
     ) -> list[float]:
         """As `exact`, of each row; `first` is the number of the first of them."""
         check_order(order, self.visibility)
         return self._by_chunk(rows, lambda part, at: self._order_nll(part, at + first, order), progress)
 
-    def bound(self, rows: Sequence[Row], progress: Callable[[int], None]) -> Figure:
+    def bound(self, rows: Sequence[Row], progress: Callable[[int], None] = silent) -> Figure:
         """The order-averaged NLL, estimated without bias with counts stratified over all rows."""
         length = max(len(row.ids) for row in rows)
 
@@ -94,7 +98,9 @@ class Scorer:
 
         return sum_figures(rows, self._by_chunk(rows, nll, progress, chunk=1024))  # each chunk draws for all rows
 
-    def importance_weighted(self, rows: Sequence[Row], num_orders: int, progress: Callable[[int], None]) -> Figure:
+    def importance_weighted(
+        self, rows: Sequence[Row], num_orders: int, progress: Callable[[int], None] = silent
+    ) -> Figure:
         """-log of the mean probability over `num_orders` random orders per row."""
 
         def nll(part: Sequence[Row], at: Tensor) -> Tensor:

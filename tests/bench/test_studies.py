@@ -197,7 +197,7 @@ def test_the_study_of_orders_gives_the_exact_figures_of_the_scorer(model: LM) ->
     rows = draw_part(document_rows(draw_documents(DOCUMENTS, 12, 0), model.tokenizer, 24), 3, 0)
     scorer = Scorer(model.model, model.tokenizer, "order-causal", 0)
     for name in settings.orders:
-        exact = scorer.exact(rows, parse_order(name), silent).to_dict()
+        exact = scorer.exact(rows, parse_order(name)).to_dict()
         assert result["exact"][name]["nll"] == pytest.approx(exact["nll"])
     for table in result["written"].values():
         assert set(table) == {*settings.orders, REAL}

@@ -124,7 +124,7 @@ def _whole_text(lms: dict[str, LM], tokens: int, settings: ExportBench) -> dict[
 
 def _losses(lms: dict[str, LM], texts: Sequence[Row], visibility: Any, settings: ExportBench) -> dict[str, Any]:
     figures = {
-        name: Scorer(lm.model, lm.tokenizer, visibility, settings.seed).bound(texts, lambda _done: None).to_dict()
+        name: Scorer(lm.model, lm.tokenizer, visibility, settings.seed).bound(texts).to_dict()
         for name, lm in lms.items()
     }
     bits = {name: float(figure["bits_per_byte"] or 0.0) for name, figure in figures.items()}

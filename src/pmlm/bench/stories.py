@@ -143,7 +143,7 @@ class _Study:
         if order == "bound":
             figure = self.notes.get(where, _bound, scorer, rows)
         else:
-            figure = exact_in_parts(scorer, rows, parse_order(order), self.notes, where, _silent)
+            figure = exact_in_parts(scorer, rows, parse_order(order), self.notes, where)
         self.advance(1)
         return figure
 
@@ -264,11 +264,7 @@ class _Study:
 
 
 def _bound(scorer: Scorer, rows: Sequence[Row]) -> dict[str, Any]:
-    return scorer.bound(rows, _silent).to_dict()
-
-
-def _silent(_done: int) -> None:
-    pass
+    return scorer.bound(rows).to_dict()
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ import torch
 
 from pmlm.corpus.framing import Row
 from pmlm.errors import ConfigError, DataError, RunError
-from pmlm.evaluation import Scorer, sum_figures
+from pmlm.evaluation import Scorer, silent, sum_figures
 from pmlm.lm import LM
 from pmlm.model.checkpoint import read_config
 from pmlm.orders import Order
@@ -106,7 +106,13 @@ def _write(path: Path, text: str) -> None:
 
 
 def exact_in_parts(
-    scorer: Scorer, rows: Sequence[Row], order: Order, notes: Notes, name: str, advance: Advance, chunk: int = 8
+    scorer: Scorer,
+    rows: Sequence[Row],
+    order: Order,
+    notes: Notes,
+    name: str,
+    advance: Advance = silent,
+    chunk: int = 8,
 ) -> dict[str, Any]:
     """The exact figure along an order, with a note for every few rows: some orders take long."""
     nats: list[float] = []

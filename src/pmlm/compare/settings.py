@@ -1,11 +1,10 @@
 """The settings of a comparison: one TOML file per scale says what all models share."""
 
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 
 from pmlm.compare.arms import ARMS
-from pmlm.config import from_dict, load_toml, with_overrides
+from pmlm.config import from_dict, load_named, named_files, with_overrides
 from pmlm.errors import ConfigError
 from pmlm.nlu.settings import FinetuneSettings
 from pmlm.training.optim import OptimSettings
@@ -95,19 +94,12 @@ class CompareSettings:
 
 
 def scale_names() -> list[str]:
-    folder = resources.files("pmlm.compare") / "scales"
-    return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
+    return sorted(named_files("pmlm.compare", "scales"))
 
 
 def load_compare_settings(scale: str, overrides: list[str]) -> CompareSettings:
     """A scale by name, or a TOML file by path, with overrides."""
-    path = Path(scale)
-    if path.suffix == ".toml":
-        data = load_toml(path)
-    elif scale in scale_names():
-        data = load_toml(Path(str(resources.files("pmlm.compare") / "scales" / f"{scale}.toml")))
-    else:
-        raise ConfigError(f"no scale {scale!r}. Known: {', '.join(scale_names())}; or give a .toml file.")
-    data.setdefault("scale", path.stem)
+    data = load_named(scale, named_files("pmlm.compare", "scales"), "scale")
+    data.setdefault("scale", Path(scale).stem)
     data.setdefault("train", {}).setdefault("name", data["scale"])
     return from_dict(CompareSettings, with_overrides(data, overrides))

@@ -9,7 +9,7 @@ Shapes: B rows, L slots.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,18 +70,18 @@ def window_figures(
     for visibility in lm.model.config.visibilities:
         scorer = Scorer(lm.model, lm.tokenizer, visibility, seed)
         part = draw_part(rows, exact, seed)
-        figures = {str(order): scorer.exact(part, order, _silent).to_dict() for order in orders_of(visibility)}
+        figures = {str(order): scorer.exact(part, order).to_dict() for order in orders_of(visibility)}
         entry: dict[str, Any] = {
             "exact": figures,
-            "bound": scorer.bound(draw_part(rows, bound, seed), _silent).to_dict(),
+            "bound": scorer.bound(draw_part(rows, bound, seed)).to_dict(),
         }
         num, orders = importance
         if visibility != "causal" and num and orders > 1:
             some = draw_part(rows, num, seed)
             entry["importance"] = {
                 "orders": orders,
-                "weighted": scorer.importance_weighted(some, orders, _silent).to_dict(),
-                "mean": scorer.exact(some, parse_order("random"), _silent).to_dict(),
+                "weighted": scorer.importance_weighted(some, orders).to_dict(),
+                "mean": scorer.exact(some, parse_order("random")).to_dict(),
             }
         report[visibility] = entry
     unknown = sum(i == lm.tokenizer.unk_id for row in rows for i in row.ids)
@@ -147,6 +147,3 @@ def _per_token(part: Sequence[Row], nll_B: Tensor) -> dict[str, float]:
         "rows": len(part),
         "tokens": sum(tokens),
     }
-
-
-_silent: Callable[[int], None] = lambda _done: None  # noqa: E731

@@ -122,7 +122,7 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         """Each rank measures its part of the rows; sums are exchanged."""
         model.eval()
         mine = rows[self.ranks.rank :: self.ranks.world]
-        figure = Scorer(model, self.corpus.tokenizer, visibility, seed=0).bound(mine, lambda _done: None)
+        figure = Scorer(model, self.corpus.tokenizer, visibility, seed=0).bound(mine)
         model.train()
         sums = sum_over_ranks(torch.tensor([figure.nll, figure.num_bytes], dtype=torch.float64), self.ranks)
         return float(sums[0] / sums[1]) / math.log(2)

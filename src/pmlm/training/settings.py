@@ -1,11 +1,10 @@
 """The settings of a training run: one TOML file, saved resolved with every checkpoint."""
 
 from dataclasses import dataclass, field, fields
-from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from pmlm.config import from_dict, load_toml, with_overrides
+from pmlm.config import from_dict, load_named, named_files, with_overrides
 from pmlm.corpus.rows import RowSettings
 from pmlm.errors import ConfigError
 from pmlm.model import ModelConfig, ModelShape
@@ -81,18 +80,11 @@ def model_config(settings: TrainSettings, tokenizer: Tokenizer) -> ModelConfig:
 
 
 def preset_names() -> list[str]:
-    folder = resources.files("pmlm.training") / "presets"
-    return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
+    return sorted(named_files("pmlm.training", "presets"))
 
 
 def load_settings(preset: str, overrides: list[str]) -> TrainSettings:
     """A preset by name, or a TOML file by path, with overrides."""
-    path = Path(preset)
-    if path.suffix == ".toml":
-        data = load_toml(path)
-    elif preset in preset_names():
-        data = load_toml(Path(str(resources.files("pmlm.training") / "presets" / f"{preset}.toml")))
-    else:
-        raise ConfigError(f"no preset {preset!r}. Known: {', '.join(preset_names())}; or give a .toml file.")
-    data.setdefault("name", path.stem)
+    data = load_named(preset, named_files("pmlm.training", "presets"), "preset")
+    data.setdefault("name", Path(preset).stem)
     return from_dict(TrainSettings, with_overrides(data, overrides))
