@@ -233,15 +233,29 @@ def _square_parts(rows: int, columns: int) -> list[slice]:
 
 
 def orthogonalise(x_BMN: Tensor, steps: int = 5) -> Tensor:
-    """Singular values pushed towards 1 by a quintic Newton-Schulz iteration, for a stack of matrices."""
+    """Singular values pushed towards 1 by a quintic Newton-Schulz iteration, for a stack of matrices.
+
+    A step multiplies by a polynomial p of the Gram matrix. These all commute, so for a wide matrix the product of the
+    polynomials is gathered in the small square space, and the matrix itself is multiplied once.
+    """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = x_BMN.shape[-2] > x_BMN.shape[-1]
     x = x_BMN.float()
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(steps):
-        gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
+    if x.shape[-1] < 2 * x.shape[-2]:
+        for _ in range(steps):
+            gram = x @ x.mT
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        return x.mT if tall else x
+    gram, product = x @ x.mT, None
+    for step in range(steps):
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        polynomial.diagonal(dim1=-2, dim2=-1).add_(a)
+        product = polynomial if product is None else product @ polynomial
+        if step + 1 < steps:
+            gram = polynomial @ gram @ polynomial
+    x = x if product is None else product @ x
     return x.mT if tall else x
 
 
