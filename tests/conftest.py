@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from serve_helpers import Served
 
 torch.set_num_threads(2)
+os.environ["PMLM_MODEL"] = str(Path(__file__).parent / "little")  # a small model of both visibilities, quick to ask
 
 STORIES = [
     "Tom is a cat and Jerry is a mouse. They live in a small house by the sea.",
@@ -58,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def model() -> LM:
-    """The model inside the package."""
+    """The small model beside the tests."""
     return load()
 
 

@@ -86,9 +86,3 @@ def test_the_public_api_is_what_it_says() -> None:
         assert getattr(pmlm, name) is not None
     with pytest.raises(AttributeError):
         _ = pmlm.nothing
-
-
-def test_the_interim_model_is_small() -> None:
-    from pmlm.lm import default_model_folder
-
-    assert sum(p.stat().st_size for p in default_model_folder().iterdir()) < 2_000_000

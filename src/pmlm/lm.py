@@ -4,6 +4,7 @@ The thin edge between text and the core, which knows ids alone.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
@@ -451,13 +452,19 @@ def to_order(order: str | Sequence[int] | Order) -> Order:
     return parse_order(order if isinstance(order, str) else ",".join(map(str, order)))
 
 
-def default_model_folder() -> Path:
+def packaged_model_folder() -> Path:
     """The model inside the package."""
     return Path(str(resources.files("pmlm"))) / "models" / "default"
 
 
+def default_model_folder() -> Path:
+    """The model where none is named: the environment's PMLM_MODEL, else the one inside the package."""
+    chosen = os.environ.get("PMLM_MODEL")
+    return Path(chosen) if chosen else packaged_model_folder()
+
+
 def load(folder: str | Path | None = None, *, device: str = "auto", engine: str = "torch") -> LM:
-    """A model from a checkpoint folder; without one, the model inside the package.
+    """A model from a checkpoint folder; without one, PMLM_MODEL's, else the model inside the package.
 
     `engine`: what computes whole passes; "onnx" needs a folder made by `LM.export`, and a CPU.
     """

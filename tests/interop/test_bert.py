@@ -39,6 +39,7 @@ from pmlm.interop.bert import NEVER
 from pmlm.likelihood import hidden_logp
 from pmlm.lm import LM, load
 from pmlm.model import Inputs, ModelConfig, Slots, build_model
+from pmlm.model.checkpoint import WEIGHTS
 from pmlm.runtime import generator
 from pmlm.tokenizer import load_tokenizer, train_tokenizer
 
@@ -328,6 +329,11 @@ def test_the_command_line_converts_and_says_what_it_left_out(
     assert run(["generate", "tom is a [MASK:2] mouse", "-m", str(tmp_path / "b"), "--seed", "1"]) == 0
     assert run(["convert", str(tmp_path / "a"), "--out", str(tmp_path / "a")]) == 2
     assert run(["convert", str(tmp_path / "a"), "--out", str(tmp_path / "c"), "--to", "elmo"]) == 2
+    half = ["convert", str(tmp_path / "b"), "--out", str(tmp_path / "h"), "--storage", "float16"]
+    assert run(half) == 0
+    assert (tmp_path / "h" / WEIGHTS).stat().st_size < 0.6 * (tmp_path / "b" / WEIGHTS).stat().st_size
+    assert run([*half, "--to", "bert"]) == 2
+    assert run([*half[:-1], "float8"]) == 2
     assert run(["convert", str(tmp_path / "none"), "--out", str(tmp_path / "c")]) == 2
     assert "Traceback" not in capsys.readouterr().err
 

@@ -13,7 +13,12 @@ from pmlm.errors import DataError
 
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", "-m", help="Checkpoint folder. Without it: the model inside the package.", metavar="DIR"),
+    typer.Option(
+        "--model",
+        "-m",
+        help="Checkpoint folder. Without it: PMLM_MODEL, else the model inside the package.",
+        metavar="DIR",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]

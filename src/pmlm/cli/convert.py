@@ -16,6 +16,9 @@ def convert(
     folder: Annotated[Path, typer.Argument(help="A checkpoint folder in any known format.", metavar="DIR")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.", metavar="DIR")],
     to: Annotated[str, typer.Option("--to", help="pmlm, bert or gpt2.")] = "pmlm",
+    storage: Annotated[
+        str, typer.Option("--storage", help="How pmlm's own format stores weights: float32, float16 or bfloat16.")
+    ] = "float32",
     tokenizer: VocabularyOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
@@ -30,7 +33,7 @@ def convert(
     if out.resolve() == folder.resolve():
         raise ConfigError("--out must be another folder than the checkpoint's")
     found = read_model(folder, tokenizer=tokenizer, seed=seed)
-    write_model(found.lm, out, wanted)
+    write_model(found.lm, out, wanted, storage=storage)
     parameters = found.lm.model.num_parameters()
     if json:
         print_json(

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from safetensors.torch import save as dump_safetensors
 
-from pmlm.errors import CheckpointError
+from pmlm.errors import CheckpointError, ConfigError
 from pmlm.interop.bert import read_bert, write_bert
 from pmlm.interop.gpt2 import read_gpt2, write_gpt2
 from pmlm.interop.vocabulary import save_for_others
@@ -57,11 +57,13 @@ def read_model(folder: Path, *, tokenizer: Path | None = None, seed: int = 0) ->
     return Imported(LM(model, vocabulary, about, folder), kind, notes)
 
 
-def write_model(lm: LM, folder: Path, kind: Format) -> None:
+def write_model(lm: LM, folder: Path, kind: Format, *, storage: str = "float32") -> None:
     """A folder in the wanted format; CheckpointError where that has no place for such a model."""
     if kind == "pmlm":
-        lm.save(folder)
+        lm.save(folder, storage=storage)
         return
+    if storage != "float32":
+        raise ConfigError("only our own format stores weights in 16 bits")
     write = write_bert if kind == "bert" else write_gpt2
     document, tensors = write(lm.model, lm.tokenizer)
     document["pmlm"]["about"] = lm.about

@@ -1,0 +1,52 @@
+"""The model inside the package: small enough to carry, there without being named, able to write."""
+
+from pathlib import Path
+
+import pytest
+
+from pmlm import load
+from pmlm.errors import CheckpointError
+from pmlm.lm import LM, packaged_model_folder
+
+
+@pytest.fixture(scope="module")
+def packaged() -> LM:
+    return load(packaged_model_folder())
+
+
+def test_it_is_what_is_loaded_where_nothing_is_named(monkeypatch: pytest.MonkeyPatch, model: LM) -> None:
+    assert model.folder != packaged_model_folder()
+    monkeypatch.delenv("PMLM_MODEL")
+    assert load().folder == packaged_model_folder()
+
+
+def test_it_is_small_and_both_visibilities_are_its_own(packaged: LM) -> None:
+    assert sum(path.stat().st_size for path in packaged_model_folder().iterdir()) < 40_000_000
+    assert set(packaged.model.config.visibilities) == {"order-causal", "bidirectional"}
+    assert packaged.words is not None
+
+
+@pytest.mark.parametrize("visibility", ["order-causal", "bidirectional"])
+@pytest.mark.parametrize("order", ["l2r", "random", "confidence"])
+def test_it_writes_between_two_anchors(packaged: LM, visibility: str, order: str) -> None:
+    first, last = "Tom is a cat and Jerry is a mouse.", "Tom and Jerry become good friends in the end."
+    filled = packaged.fill(f"{first} [MASK:24] {last}", order=order, visibility=visibility, seed=0, top_p=0.9)
+    assert filled.text.startswith(first)
+    assert filled.text.endswith(last)
+
+
+def test_english_is_likelier_to_it_than_the_same_words_shuffled(packaged: LM) -> None:
+    text = "Once upon a time there was a little girl. She liked to play with her dog in the park."
+    words = text.rstrip(".").split()
+    shuffled = " ".join(words[::2] + words[1::2]) + "."
+    for visibility in packaged.model.config.visibilities:
+        real, jumbled = (
+            packaged.score(t, order="random", visibility=visibility, seed=0).bits_per_byte for t in (text, shuffled)
+        )
+        assert real < 0.8 * jumbled
+
+
+def test_a_folder_of_ones_own_can_be_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PMLM_MODEL", str(tmp_path / "nothing"))
+    with pytest.raises(CheckpointError, match="nothing"):
+        load()
