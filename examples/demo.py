@@ -10,8 +10,7 @@ TEMPLATES = [
 
 def main() -> None:
     lm = pmlm.load()
-    interim = " (interim: a stand-in until the default model is trained)" if lm.about.get("interim") else ""
-    print(f"{lm.about['name']}{interim}, {lm.model.num_parameters():,} parameters\n")
+    print(f"{lm.about['name']}, {lm.model.num_parameters():,} parameters\n")
     for seed, template in enumerate(TEMPLATES):
         filled = lm.fill(template, order="random", seed=seed, top_p=0.9)
         print(f"template  {template}\nfilled    {filled.text}")

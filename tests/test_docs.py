@@ -14,7 +14,8 @@ from pmlm.cli import run
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 COMMANDS = [line for line in README.splitlines() if line.startswith("pmlm ")]
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+APPLICATIONS = (ROOT / "docs" / "applications.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", README + APPLICATIONS, flags=re.DOTALL)
 
 
 SHRINK = [
@@ -35,6 +36,12 @@ def test_readme_commands_run_one_after_the_other(
         shrunk = SHRINK if arguments[0] == "train" else []
         assert run([*arguments, *shrunk]) == 0, command
         assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [line for line in APPLICATIONS.splitlines() if line.startswith("pmlm ")])
+def test_commands_of_the_applications_run(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out
 
 
 def test_the_readmes_speed_table_is_what_was_measured() -> None:

@@ -432,7 +432,6 @@ def describe(
     config = model.config
     return {
         "name": about.get("name", folder.name if folder else "model"),
-        "interim": bool(about.get("interim", False)),
         "parameters": model.num_parameters(),
         "layers": config.num_layers,
         "width": config.width,

@@ -79,6 +79,9 @@ def test_classify_says_the_class_of_texts_and_lines(sst: Path, capsys: Capture, 
     (tmp_path / "x.jsonl").write_text('{"text": "good"}\n\n{"text": "bad"}\n')
     lines = ok(capsys, "classify", "-m", model, "--jsonl", str(tmp_path / "x.jsonl")).splitlines()
     assert [json.loads(line)["texts"] for line in lines] == [["good"], ["bad"]]
+    shown = ok(capsys, "info", "-m", model)
+    assert "fine-tuned for SST-2 (classes): negative, positive" in shown
+    assert json.loads(ok(capsys, "info", "-m", model, "--json"))["tasks"][0]["labels"] == ["negative", "positive"]
     assert "reads 1 text at a time, got 2" in refused(capsys, "classify", "-m", model, "a", "b")
     (tmp_path / "bad.jsonl").write_text('{"text": "good"}\n{"txt": "bad"}\n')
     assert "line 2" in refused(capsys, "classify", "-m", model, "--jsonl", str(tmp_path / "bad.jsonl"))

@@ -144,6 +144,16 @@ def test_words_that_the_model_never_saw_do_not_block_the_way(template: str, opti
             assert len(words) == options.get("num_words", len(words))
 
 
+@pytest.mark.parametrize(
+    "template", ["He is 1[MASK|digits]", "Room: 2[MASK:2|digits].", "q[MASK:2|digits] and [WORD]."]
+)
+def test_options_are_had_after_text_that_the_model_never_saw(template: str) -> None:
+    for order in ("l2r", "r2l", "random"):
+        digits = template.count("|digits") * (2 if ":2|" in template else 1)
+        text = LM.fill(template, seed=1, order=order).text
+        assert len(re.findall("[0-9]", text)) == digits + len(re.findall("[0-9]", template.split("[")[0])), text
+
+
 def test_a_left_to_right_model_cannot_write_towards_a_word() -> None:
     with pytest.raises(OrderError, match="must appear"):
         make_lm(visibilities=("causal",)).fill("[MASK:5]", must="a", order="l2r")

@@ -220,8 +220,12 @@ class ChainRule:
 
     @property
     def first_impossible(self) -> int | None:
-        """The first slot at which nothing can stand; None where everything can be filled."""
-        if bool((self.from_left[-1] & self.from_right[-1]).any()):
+        """The first slot at which nothing can stand; None where everything can be filled.
+
+        Every slot is looked at: where given text leaves no way, one side may have stopped asking and the other not.
+        """
+        sides = zip(self.from_left, self.from_right, strict=True)
+        if all((left_QV & right_QV).any() for left_QV, right_QV in sides):
             return None
         return next(s for s, flags in enumerate(self.from_left) if not flags.any() or s == len(self.ids) - 1)
 

@@ -37,7 +37,7 @@ N = TypeVar("N", LanguageModel, TaskModel)
 class Checkpoint(Generic[N]):
     model: N
     about: Mapping[str, Any] = field(default_factory=dict)
-    """Free facts for people and reports: name, data, tokens seen, whether interim."""
+    """Free facts for people and reports: name, data, tokens seen."""
 
 
 def save_checkpoint(

@@ -274,7 +274,6 @@ class ModelAbout(BaseModel):
     endpoints: Annotated[list[str], Field(description="What can be asked of it.")]
     packaged: Annotated[bool, Field(description="The one inside the package, which commands need not name.")]
     tasks: Annotated[list[TaskAbout], Field(description="What it was fine-tuned for.")]
-    interim: bool
     parameters: int
     layers: int
     width: int

@@ -281,7 +281,7 @@ async function showModels() {
   try {
     served = (await models()).filter((model) => model.endpoints.includes("/v1/generate/stream"));
     if (!served.length) throw new Error("No model that writes is served here; the API says what the others are for.");
-    $("model").replaceChildren(...served.map((model) => new Option(model.interim && !/interim/.test(model.name) ? `${model.name} (interim)` : model.name, model.name)));
+    $("model").replaceChildren(...served.map((model) => new Option(model.name, model.name)));
     showModel();
   } catch (error) {
     problem(error, showModels);

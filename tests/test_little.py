@@ -1,4 +1,4 @@
-"""The script that trains the interim model, end to end."""
+"""The script that trains the tests' little model, end to end."""
 
 import subprocess
 import sys
@@ -8,11 +8,11 @@ import pytest
 
 from pmlm import load
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "train_interim.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "train_little.py"
 
 
 @pytest.mark.slow
-def test_the_interim_script_trains_a_model_that_beats_chance(tmp_path: Path) -> None:
+def test_the_script_trains_a_model_that_beats_chance(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(SCRIPT), "--steps", "120", "--out", str(tmp_path / "m")], check=True)
     lm = load(tmp_path / "m")
     for visibility in lm.model.config.visibilities:
