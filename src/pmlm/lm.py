@@ -355,16 +355,19 @@ class LM:
         return describe(self.model, self.tokenizer, self.about, self.folder)
 
     def save(self, folder: str | Path, *, card: str = "", storage: str = "float32") -> None:
-        """Write a checkpoint folder that `pmlm.load` reads."""
-        card = card or f"# {self.about.get('name', 'A pmlm model')}\n"
-        self._save(Path(folder), card, storage)  # type: ignore[arg-type]
+        """Write a checkpoint folder that `pmlm.load` reads; without a card, with the one that it came with."""
+        self._save(Path(folder), card or self._card(), storage)  # type: ignore[arg-type]
 
     def export(self, folder: str | Path, *, precision: str = "fp32") -> None:
         """The same with a graph for ONNX Runtime beside the weights: `load(folder, engine="onnx")` computes with it."""
         chosen = check_precision(precision)
+        self._save(Path(folder), self._card(), "float32", lambda part: write_graph(self.model, part, chosen))
+
+    def _card(self) -> str:
         path = None if self.folder is None else self.folder / CARD
-        card = path.read_text(encoding="utf-8") if path is not None and path.is_file() else ""
-        self._save(Path(folder), card, "float32", lambda part: write_graph(self.model, part, chosen))
+        if path is not None and path.is_file():
+            return path.read_text(encoding="utf-8")
+        return f"# {self.about.get('name', 'A pmlm model')}\n"
 
     def _save(
         self, folder: Path, card: str, storage: Storage, add_more: Callable[[Path], None] = lambda _part: None

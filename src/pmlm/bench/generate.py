@@ -48,9 +48,11 @@ class Size:
     vocab_size: int
     few_rows: int
     """Rows that stand for a batch where each step recomputes everything."""
+    readings: int = 1
+    """Of time against length in each round: several where one is over in a moment and uncertain."""
 
 
-LAPTOP = Size(name="laptop", num_layers=6, width=256, num_heads=4, vocab_size=8192, few_rows=8)
+LAPTOP = Size(name="laptop", num_layers=6, width=256, num_heads=4, vocab_size=8192, few_rows=8, readings=4)
 BERT_BASE = Size(name="BERT-base", num_layers=12, width=768, num_heads=12, vocab_size=30522, few_rows=2)
 TINY = Size(name="tiny", num_layers=2, width=32, num_heads=2, vocab_size=128, few_rows=2)
 
@@ -112,8 +114,10 @@ def bench_generation(settings: GenerateBench, advance: Callable[[int], None]) ->
 
 def num_parts(settings: GenerateBench) -> int:
     """How often `advance` is called."""
-    timed = len(settings.batches) * _NUM_CONTENDERS + len(settings.lengths) * 3
-    return len(settings.sizes) * settings.rounds * timed + len(settings.quality.trials)
+    timed = sum(
+        len(settings.batches) * _NUM_CONTENDERS + len(settings.lengths) * 3 * s.readings for s in settings.sizes
+    )
+    return settings.rounds * timed + len(settings.quality.trials)
 
 
 def _table(
@@ -166,7 +170,7 @@ def _growth(settings: GenerateBench, models: "Models", advance: Callable[[int], 
         BASE: models.hugging_face, "pmlm GPT": models.gpt, "order-causal cache": models.order_causal,
     }  # fmt: skip
     seconds: dict[tuple[str, int], list[float]] = {}
-    for _ in range(settings.rounds):
+    for _ in range(settings.rounds * models.size.readings):
         for length, (name, make) in itertools.product(settings.lengths, ways.items()):
             plain = Contender(name=name, seconds=make(length), is_exact=True)
             part = GenerateBench(length=length, stages=settings.stages, steps=settings.steps, full=settings.full)

@@ -1,6 +1,7 @@
 """What `pmlm bench generate` measured, as tables in Markdown, a plot, and the README's lines. Made from JSON alone."""
 
 import json
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,15 @@ def _tables(report: dict[str, Any]) -> Iterator[str]:
     yield "## What shortcuts cost, by the default model\n"
     yield from _quality(report)
     yield "\n## Length (batch 1)\n"
-    yield "| | | length | ms per token | cache, MB |\n|---|---|---|---|---|"
+    yield "Medians of the readings; the ratio is to the shortest length, reading by reading in turns.\n"
+    yield "| | | length | readings | ms per token | ratio | cache, MB |\n|---|---|---|---|---|---|---|"
     for row in report["length"]:
+        mine = [r for r in report["length"] if (r["size"], r["name"]) == (row["size"], row["name"])]
+        shortest = min(mine, key=lambda r: r["length"])
+        ratio = statistics.median(x / base for x, base in zip(row["rounds"], shortest["rounds"], strict=True))
         yield (
-            f"| {row['size']} | {row['name']} | {row['length']} | {row['milliseconds_per_token']:.2f} | "
-            f"{row['cache_megabytes']:.1f} |"
+            f"| {row['size']} | {row['name']} | {row['length']} | {len(row['rounds'])} | "
+            f"{row['milliseconds_per_token']:.2f} | {ratio:.2f} | {row['cache_megabytes']:.1f} |"
         )
     yield ""
 
