@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from pmlm.bench.plots import open_plot
+from pmlm.bench.quality import QualityBench
 from pmlm.errors import DataError
 
 JSON, TABLE, PLOT = "bench.json", "table.md", "quality.png"
 COMMAND = "pmlm bench generate --out results/speed"
 BEGIN, END = "<!-- generation speed: begin -->", "<!-- generation speed: end -->"
+
+
+def command_of(report: dict[str, Any]) -> str:
+    """What was run to make it."""
+    texts = report["settings"]["quality"]["texts"]
+    return COMMAND if texts == QualityBench().texts else f"{COMMAND} --texts {texts}"
 
 
 def write_report(report: dict[str, Any], folder: Path) -> None:
@@ -55,7 +62,8 @@ def tables(report: dict[str, Any]) -> str:
 def _tables(report: dict[str, Any]) -> Iterator[str]:
     s = report["settings"]
     yield "# Speed of generation\n"
-    yield f"Made by `{COMMAND}` from [{JSON}]({JSON}); `pmlm bench generate --redraw results/speed` makes it anew.\n"
+    again = "`pmlm bench generate --redraw results/speed` makes it anew"
+    yield f"Made by `{command_of(report)}` from [{JSON}]({JSON}); {again}.\n"
     how = (
         "100 whole sequences each"
         if s["full"]
@@ -131,8 +139,8 @@ def readme_lines(report: dict[str, Any]) -> str:
         mine = [row for row in report["latency"] if row["name"] == name]
         label = name if mine[0]["exact"] else f"{name} (approximate)"
         lines.append(f"| {label} |" + "".join(f" {row['ratio']:.2f} |" for row in mine))
-    lines += ["", f"Made by `{COMMAND}`: 100 sequences of 128 tokens, two threads, turns alternating; quality and"]
-    lines.append("length beside it in [results/speed/table.md](results/speed/table.md).")
+    lines += ["", f"Made by `{command_of(report)}`: 100 sequences of 128 tokens, two threads, turns"]
+    lines.append("alternating; quality and length beside it in [results/speed/table.md](results/speed/table.md).")
     return "\n".join(lines) + "\n"
 
 
