@@ -249,17 +249,19 @@ class Writer:
         def rules_of(canvas: Canvas) -> list[Rule]:
             row = (canvas.row.ids, canvas.row.maskable, canvas.role)
             rules: list[Rule] = []
+            beside = relation
             if limited := spans(canvas):
-                rule = ChainRule(relation, limited, *row, self.ids_RV)
+                rule = ChainRule(beside, limited, *row, self.ids_RV)
                 if rule.first_impossible is not None:  # options that ask for words never seen come before whole words
-                    rule = ChainRule(None, limited, *row, self.ids_RV)
+                    beside = None
+                    rule = ChainRule(beside, limited, *row, self.ids_RV)
                 rules.append(self._possible(rule, "a blank's options"))
             if whole is not None:
                 everything = [Span(0, len(canvas.row.ids), whole)]
                 what = "the banned words, the words asked for or their number"
-                rules.append(self._possible(ChainRule(relation, everything, *row, self.ids_RV), what))
-            if not rules and relation is not None:
-                rules.append(NeighbourRule(relation, *row))
+                rules.append(self._possible(ChainRule(beside, everything, *row, self.ids_RV), what))
+            if not rules and beside is not None:
+                rules.append(NeighbourRule(beside, *row))
             return rules
 
         return rules_of
