@@ -1,6 +1,9 @@
 """Fine-tuning runs: they learn, go on bit for bit, stop early, say what failed; random labels give chance."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -386,3 +389,41 @@ def test_a_length_beyond_the_models_is_refused(tmp_path: Path) -> None:
     start = load_start(save_model(tmp_path / "m"))
     with pytest.raises(ConfigError, match="length 64 is more than the model reads, 32"):
         FinetuneSettings(length=64).row_length(start.backbone.config)
+
+
+# several ranks
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_ranks_share_a_batch_and_those_without_rows_count_nothing(world: int) -> None:
+    """Batches of 8 of 10 examples: the last has 2."""
+    seen: list[list[int]] = []
+    for rank in range(world):
+        job = make_job(lesson(10))
+        steps = [job.tasks(step, Ranks(rank, world)) for step in range(job.steps_per_epoch)]
+        assert all(task.rows for tasks in steps for task in tasks)  # every rank takes part in every step
+        seen += [row.ids for tasks in steps for task in tasks if task.count for row in task.rows]
+        counted = sum(float(task.count) for tasks in steps for task in tasks)
+        assert counted == sum(len(task.rows) for tasks in steps for task in tasks if task.weight)
+    assert sorted(seen) == sorted(row.ids for row in lesson(10).rows)
+
+
+@pytest.mark.slow
+def test_two_ranks_fine_tune_like_one(tmp_path: Path, data: Path) -> None:
+    save_model(tmp_path / "start")
+    options = ["finetune", "glue", "-m", str(tmp_path / "start"), "--data", str(data), "--tasks", "SST-2,RTE", "--joint",
+               "--set", "epochs=1", "--set", "dropout=0.0", "--set", "batch_rows=7", "--set", "optim.lr=0.003", "--json"]  # fmt: skip
+
+    def launch(name: str, *launcher: str) -> tuple[dict[str, Any], list[float]]:
+        command = [sys.executable, *launcher, "-m", "pmlm", *options, "--out", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False,
+                              env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        lines = (tmp_path / name / "joint" / "seed-1" / "metrics.jsonl").read_text().splitlines()
+        return json.loads(done.stdout), [r["loss"] for r in map(json.loads, lines) if r["kind"] == "step"]
+
+    one, one_losses = launch("one")
+    two, two_losses = launch("two", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    assert two_losses == pytest.approx(one_losses, rel=1e-3)
+    for task, found in one["tasks"].items():
+        assert two["tasks"][task]["score"]["mean"] == pytest.approx(found["score"]["mean"], abs=0.05)

@@ -13,6 +13,7 @@ from pmlm import load
 from pmlm.corpus.shards import Corpus
 from pmlm.errors import CheckpointError, ConfigError, RunError, TrainingDiverged
 from pmlm.training import resume as resume_module
+from pmlm.training.distributed import Ranks, own_device
 from pmlm.training.resume import step_folders
 from pmlm.training.run import Evaluation, Event, Run, with_tokens
 from pmlm.training.trainer import StepReport
@@ -200,3 +201,10 @@ def test_sixteen_bits_that_the_processor_cannot_multiply_are_refused_not_died_of
     monkeypatch.setattr("pmlm.runtime.can_multiply", lambda _name: False)
     with pytest.raises(ConfigError, match="Use fp32"):
         make_run(corpus, folder, precision="bf16")
+
+
+def test_each_rank_of_a_machine_takes_its_own_gpu() -> None:
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    assert [own_device(cuda, Ranks(8 + i, 16, i)) for i in range(8)] == [torch.device("cuda", i) for i in range(8)]
+    assert own_device(torch.device("cuda:2"), Ranks(1, 2, 1)).index == 2  # as told
+    assert own_device(cpu, Ranks(1, 2, 1)) == cpu

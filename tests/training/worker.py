@@ -8,7 +8,7 @@ import torch
 from training_helpers import make_settings
 
 from pmlm.corpus.shards import open_corpus
-from pmlm.training.distributed import start_ranks, stop_ranks
+from pmlm.training.distributed import joined_ranks
 from pmlm.training.run import Evaluation, Run
 from pmlm.training.trainer import StepReport
 
@@ -17,20 +17,19 @@ def main() -> None:
     torch.set_num_threads(1)
     corpus, folder, changes = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     stop_at, die_at = changes.pop("stop_at", None), changes.pop("die_at", None)
-    ranks = start_ranks(torch.device("cpu"))
-    run = Run(make_settings(**changes), open_corpus(corpus), folder, device=torch.device("cpu"), ranks=ranks)
-    start = run.resume()
-    losses, figures = [], []
-    for event in run.events(lambda: run.trainer.step == stop_at):
-        if isinstance(event, StepReport):
-            losses.append(event.loss)
-            if event.step == die_at and ranks.rank == 1:
-                sys.exit(9)
-        if isinstance(event, Evaluation):
-            figures.append(event.headline)
-    if ranks.is_main:
-        print("RESULT " + json.dumps({"start": start, "losses": losses, "figures": figures}), flush=True)
-    stop_ranks()
+    with joined_ranks(torch.device("cpu")) as (ranks, device):
+        run = Run(make_settings(**changes), open_corpus(corpus), folder, device=device, ranks=ranks)
+        start = run.resume()
+        losses, figures = [], []
+        for event in run.events(lambda: run.trainer.step == stop_at):
+            if isinstance(event, StepReport):
+                losses.append(event.loss)
+                if event.step == die_at and ranks.rank == 1:
+                    sys.exit(9)
+            if isinstance(event, Evaluation):
+                figures.append(event.headline)
+        if ranks.is_main:
+            print("RESULT " + json.dumps({"start": start, "losses": losses, "figures": figures}), flush=True)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ def glue(
     from pmlm.nlu.hub import load_hub_glue
     from pmlm.nlu.tasks import GlueTask, find_tasks
     from pmlm.runtime import pick_device
+    from pmlm.training.distributed import joined_ranks
 
     def load(task: GlueTask) -> GlueData:
         return load_hub_glue(task) if data == "hub" else load_glue(task, Path(data))
@@ -68,11 +69,13 @@ def glue(
     chosen = _prepare(settings, sets, seeds, threads)
     wanted = [load(task) for task in find_tasks(tasks.split(","))]
     first = [load(task) for task in find_tasks(intermediate.split(","))] if intermediate else []
-    study = GlueStudy(load_start(model), chosen, out, pick_device(device), _seeds(chosen, seeds), joint)
-    report = study.run(wanted, first, lambda run: _drive(run, quiet))
-    if submission is not None:
-        report["submission"] = _submit(report, wanted, submission, chosen, device)
-    _finish(report, out, json)
+    with joined_ranks(pick_device(device)) as (ranks, own):
+        study = GlueStudy(load_start(model), chosen, out, own, _seeds(chosen, seeds), joint, ranks)
+        report = study.run(wanted, first, lambda run: _drive(run, quiet))
+        if ranks.is_main:
+            if submission is not None:
+                report["submission"] = _submit(report, wanted, submission, chosen, device)
+            _finish(report, out, json)
 
 
 @app.command("squad")
@@ -99,19 +102,23 @@ def squad(
     from pmlm.nlu.finetuned import load_start
     from pmlm.nlu.squad_study import load_squad, run_squad
     from pmlm.runtime import pick_device
+    from pmlm.training.distributed import joined_ranks
 
     chosen = _prepare(settings, sets, seeds, threads)
     data = load_squad(train or [], dev, split, train_share)
-    report = run_squad(
-        data,
-        load_start(model),
-        chosen,
-        out,
-        device=pick_device(device),
-        seeds=_seeds(chosen, seeds),
-        drive=lambda run: _drive(run, quiet),
-    )
-    _finish(report, out, json)
+    with joined_ranks(pick_device(device)) as (ranks, own):
+        report = run_squad(
+            data,
+            load_start(model),
+            chosen,
+            out,
+            device=own,
+            seeds=_seeds(chosen, seeds),
+            ranks=ranks,
+            drive=lambda run: _drive(run, quiet),
+        )
+        if ranks.is_main:
+            _finish(report, out, json)
 
 
 def _prepare(path: Path | None, sets: list[str] | None, seeds: int, threads: int | None) -> FinetuneSettings:
@@ -131,7 +138,7 @@ def _seeds(settings: FinetuneSettings, num: int) -> tuple[int, ...]:
 
 
 def _drive(run: FinetuneRun, quiet: bool) -> None:
-    follow(run, run.resume(), shown=not quiet)
+    follow(run, run.resume(), shown=not quiet and run.ranks.is_main)
     if not run.has_ended:
         raise KeyboardInterrupt
 

@@ -86,7 +86,7 @@ def execute(
 
     from pmlm.corpus.shards import open_corpus
     from pmlm.runtime import pick_device
-    from pmlm.training.distributed import start_ranks, stop_ranks
+    from pmlm.training.distributed import joined_ranks
     from pmlm.training.resume import step_folders
     from pmlm.training.run import CHECKPOINTS, Run
 
@@ -94,11 +94,9 @@ def execute(
         torch.set_num_threads(threads)
     if fresh and step_folders(folder / CHECKPOINTS):
         raise ConfigError(f"{folder} already holds checkpoints: leave out --fresh to go on, or give another --out")
-    chosen = pick_device(device)
-    group = start_ranks(chosen)
-    try:
+    with joined_ranks(pick_device(device)) as (group, own):
         corpus = open_corpus(data, verify=group.is_main)
-        run = Run(settings, corpus, folder, device=chosen, ranks=group, init_from=init_from)
+        run = Run(settings, corpus, folder, device=own, ranks=group, init_from=init_from)
         start = run.resume()
         shown = not quiet and group.is_main
         with _board(run, tensorboard and group.is_main) as write:
@@ -107,8 +105,6 @@ def execute(
             _finish(last, run, json)
         if not run.has_ended:
             raise KeyboardInterrupt
-    finally:
-        stop_ranks()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ tasks, jointly where there are several, and every other run starts from there. J
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pmlm.nlu.lessons import Lesson
 from pmlm.nlu.run import FinetuneRun
 from pmlm.nlu.settings import FinetuneSettings
 from pmlm.nlu.study import Drive, Outcome, drive_quietly, run_seeds, summary
+from pmlm.training.distributed import Ranks
 from pmlm.training.loop import MODEL
 
 
@@ -34,6 +35,7 @@ class GlueStudy:
     device: torch.device
     seeds: tuple[int, ...] = (1,)
     joint: bool = False
+    ranks: Ranks = field(default_factory=Ranks)
 
     def run(
         self, data: Sequence[GlueData], intermediate: Sequence[GlueData] = (), drive: Drive = drive_quietly
@@ -87,6 +89,7 @@ class GlueStudy:
             settings,
             self.folder / name / f"seed-{seed}",
             device=self.device,
+            ranks=self.ranks,
         )
 
 

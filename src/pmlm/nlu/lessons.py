@@ -77,15 +77,17 @@ class LessonTask:
     pad_id: int
     config: ModelConfig
     device: torch.device
+    weight: float = 1.0
+    """0: computed to keep step with the other ranks, and not counted."""
 
     @property
     def count(self) -> Tensor:
-        return torch.tensor(float(len(self.rows)))
+        return torch.tensor(self.weight * len(self.rows))
 
     def total(self, model: nn.Module) -> Tensor:
         reading = read_rows(self.rows, self.pad_id, self.config, self.device)
         said = model(reading.inputs, reading.is_token_BL, self.spec.name).float()
-        return summed_loss(self.spec, said, self.target_B.to(self.device))
+        return self.weight * summed_loss(self.spec, said, self.target_B.to(self.device))
 
 
 class Finetuning:
@@ -124,13 +126,12 @@ class Finetuning:
         return [float(i == self.member(step)) for i in range(len(self.lessons))]
 
     def tasks(self, step: int, ranks: Ranks) -> list[Task]:
-        assert ranks.world == 1, (
-            "fine-tuning runs on one rank: a head that a step does not use has no gradient to share"
-        )
         member = self.member(step)
         lesson, index = self.lessons[member], self._next(member)
         self.tokens_seen += sum(len(lesson.rows[i]) for i in index)
-        size = self.micro_rows or len(index)
+        mine = torch.tensor(index).tensor_split(ranks.world)[ranks.rank].tolist()
+        weight, mine = (1.0, mine) if mine else (0.0, index[:1])  # an epoch's last rows may be fewer than the ranks
+        size = self.micro_rows or len(mine)
         return [
             LessonTask(
                 member,
@@ -140,8 +141,9 @@ class Finetuning:
                 self.pad_id,
                 self.config,
                 self.device,
+                weight,
             )
-            for part in (index[at : at + size] for at in range(0, len(index), size))
+            for part in (mine[at : at + size] for at in range(0, len(mine), size))
         ]
 
     def tokens(self) -> int:

@@ -17,6 +17,7 @@ from pmlm.nlu.lessons import Finetuning, Lesson
 from pmlm.nlu.settings import FinetuneSettings
 from pmlm.runtime import generator, training_dtype, tune_allocator
 from pmlm.tokenizer import Tokenizer
+from pmlm.training.distributed import Ranks, from_main, spread_model
 from pmlm.training.loop import MODEL, Pace, RunLoop, differences
 from pmlm.training.plan import reading_flops
 from pmlm.training.trainer import Trainer
@@ -37,9 +38,11 @@ class FinetuneRun(RunLoop[Scores, TaskModel]):
         folder: Path,
         *,
         device: torch.device,
+        ranks: Ranks | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         tune_allocator()
+        ranks = ranks or Ranks()
         self.settings, self.start, self.exams, self.about = settings, start, exams, dict(about or {})
         config = start.backbone.config
         if settings.dropout is not None:
@@ -64,12 +67,13 @@ class FinetuneRun(RunLoop[Scores, TaskModel]):
         epoch = self.job.steps_per_epoch
         num_steps = settings.num_steps or max(1, round(settings.epochs * epoch))
         trainer = Trainer(
-            model.to(device),
+            spread_model(model.to(device), ranks, "ddp", device, partly_used=len(specs) > 1),
             self.job,
             settings.optimizer(num_steps),
             num_steps=num_steps,
             seed=settings.seed,
             layer_decay=settings.layer_decay,
+            ranks=ranks,
             autocast=training_dtype(settings.precision, device),
             device=device,
         )
@@ -79,8 +83,10 @@ class FinetuneRun(RunLoop[Scores, TaskModel]):
         self._examples = [{"rows": len(x.rows), "fingerprint": x.fingerprint()} for x in lessons]
 
     def evaluate(self, model: TaskModel) -> Scores:
-        marks = {name: exam.take(model, self.start.tokenizer.pad_id) for name, exam in self.exams.items()}
-        return Scores(self.trainer.step, marks)
+        def take() -> dict[str, Mark]:
+            return {name: exam.take(model, self.start.tokenizer.pad_id) for name, exam in self.exams.items()}
+
+        return Scores(self.trainer.step, from_main(take, self.ranks))  # one verdict: ranks must stop together
 
     def export(self, model: TaskModel, measured: Scores) -> None:
         about = {

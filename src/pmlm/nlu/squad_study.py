@@ -23,6 +23,7 @@ from pmlm.nlu.settings import FinetuneSettings
 from pmlm.nlu.squad import PUBLISHED_DEV, PUBLISHED_TRAIN, Question, read_squad, split_by_article, without_shared
 from pmlm.nlu.study import Drive, drive_quietly, run_seeds, summary
 from pmlm.nlu.windows import cut_questions, target_slots
+from pmlm.training.distributed import Ranks
 
 NAME = "SQuAD"
 
@@ -87,15 +88,18 @@ def run_squad(
     *,
     device: torch.device,
     seeds: Sequence[int],
+    ranks: Ranks | None = None,
     drive: Drive = drive_quietly,
 ) -> dict[str, Any]:
     lesson, exam = prepare_squad(data, start, settings)
-    about = {"protocol": data.protocol}
+    about, group = {"protocol": data.protocol}, ranks or Ranks()
 
     def make(seed: int) -> FinetuneRun:
         own = replace(settings, seed=seed)
         where = folder / NAME / f"seed-{seed}"
-        return FinetuneRun(f"{NAME} seed {seed}", start, [lesson], {NAME: exam}, own, where, device=device, about=about)
+        return FinetuneRun(
+            f"{NAME} seed {seed}", start, [lesson], {NAME: exam}, own, where, device=device, ranks=group, about=about
+        )
 
     outcomes = run_seeds(make, seeds, drive)
     report = {
@@ -109,7 +113,7 @@ def run_squad(
         "notes": list(data.notes),
     }
     best = report["tasks"][NAME].get("best_model")  # type: ignore[index]
-    if best is not None:
+    if best is not None and group.is_main:
         write_predictions(Path(best), exam, device)
     return report
 

@@ -14,6 +14,7 @@ from typing import Any
 from pmlm.errors import DataError, RunError, TrainingDiverged
 from pmlm.nlu.metrics import deviation, mean
 from pmlm.nlu.run import FinetuneRun
+from pmlm.training.distributed import barrier
 from pmlm.training.loop import CHECKPOINTS, METRICS, MODEL
 
 RESULT = "result.json"
@@ -63,8 +64,10 @@ def _outcome(run: FinetuneRun, drive: Drive) -> Outcome:
     except TrainingDiverged as error:
         diverged = f"diverged: {error}"
     outcome = judge(run, diverged)
-    path.write_text(json.dumps(asdict(outcome), indent=2) + "\n", encoding="utf-8")
-    shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)  # the best model is exported, and large
+    barrier(run.ranks)
+    if run.ranks.is_main:
+        path.write_text(json.dumps(asdict(outcome), indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)  # the best model is exported, and large
     return outcome
 
 

@@ -7,13 +7,15 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from pmlm.errors import RunError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -27,23 +29,35 @@ class Ranks:
         return self.rank == 0
 
 
-def start_ranks(device: torch.device) -> Ranks:
-    """Join the group that torchrun describes in the environment; one rank where there is none."""
+@contextlib.contextmanager
+def joined_ranks(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
+    """Within it, part of the group that torchrun describes in the environment, and the device that is this rank's.
+
+    One rank where there is no such group.
+    """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        return Ranks()
+        yield Ranks(), device
+        return
     ranks = Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_RANK", 0)))
-    if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return ranks
-
-
-def stop_ranks() -> None:
-    if dist.is_initialized():
+    own = own_device(device, ranks)
+    if own.type == "cuda":
+        torch.cuda.set_device(own)
+    dist.init_process_group("nccl" if own.type == "cuda" else "gloo")
+    try:
+        yield ranks, own
+    finally:
         dist.destroy_process_group()
 
 
-def spread_model(model: nn.Module, ranks: Ranks, how: Literal["ddp", "fsdp"], device: torch.device) -> nn.Module:
-    """The model as the training loop calls it."""
+def own_device(device: torch.device, ranks: Ranks) -> torch.device:
+    """Of the GPUs of a machine, each of its ranks takes one."""
+    return torch.device("cuda", ranks.local) if str(device) == "cuda" else device
+
+
+def spread_model(
+    model: nn.Module, ranks: Ranks, how: Literal["ddp", "fsdp"], device: torch.device, *, partly_used: bool = False
+) -> nn.Module:
+    """The model as the training loop calls it; `partly_used`: a step may leave some of its parameters alone."""
     if how == "fsdp" and dist.is_initialized():
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -56,7 +70,7 @@ def spread_model(model: nn.Module, ranks: Ranks, how: Literal["ddp", "fsdp"], de
     if ranks.world == 1:
         return model
     ids = [device.index] if device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(model, device_ids=ids)
+    return nn.parallel.DistributedDataParallel(model, device_ids=ids, find_unused_parameters=partly_used)
 
 
 @contextlib.contextmanager
@@ -104,6 +118,15 @@ def most_over_ranks(number: int, ranks: Ranks) -> int:
     most = torch.tensor(number)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     return int(most)
+
+
+def from_main(make: Callable[[], T], ranks: Ranks) -> T:
+    """What the first rank makes, on every rank."""
+    if ranks.world == 1:
+        return make()
+    box = [make() if ranks.is_main else None]
+    dist.broadcast_object_list(box)
+    return box[0]  # type: ignore[return-value]
 
 
 def barrier(ranks: Ranks) -> None:
