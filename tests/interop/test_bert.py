@@ -322,7 +322,10 @@ def test_the_command_line_converts_and_says_what_it_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bert(tmp_path / "a", BertModel)
+    (tmp_path / "a" / "README.md").write_text("---\nlicense: mit\n---\n# Theirs\n\nUse it so.\n")
     assert run(["convert", str(tmp_path / "a"), "--out", str(tmp_path / "b"), "--json"]) == 0
+    card = (tmp_path / "b" / "README.md").read_text()
+    assert card.index("converted_from: bert") < card.index("license: mit") < card.index("# Theirs\n\nUse it so.")
     document = json.loads(capsys.readouterr().out)
     assert (document["from"], document["to"]) == ("bert", "pmlm")
     assert len(document["notes"]) == 2

@@ -165,7 +165,8 @@ def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path, harm: obje
 
 def test_a_vocabulary_of_another_size_and_a_missing_one_are_refused(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(STORIES, vocab_size=300)
-    model = build_model(tiny_config(vocab_size=300, mask_id=tokenizer.mask_id), generator(1))
+    specials = {"mask_id": tokenizer.mask_id, "forbidden_ids": tokenizer.forbidden_ids}
+    model = build_model(tiny_config(vocab_size=300, **specials), generator(1))
     LM(model, tokenizer, {}, None).save(tmp_path / "m")
     assert load(tmp_path / "m").tokenizer.fingerprint == tokenizer.fingerprint
     train_tokenizer(STORIES[:2] * 3, vocab_size=300).save(tmp_path / "m")
@@ -179,6 +180,15 @@ def test_a_vocabulary_of_another_size_and_a_missing_one_are_refused(tmp_path: Pa
         load(tmp_path / "m")
     with pytest.raises(CheckpointError, match="no folder"):
         load(tmp_path / "none")
+
+
+def test_a_model_that_could_write_mask_is_refused(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(STORIES, vocab_size=300)
+    LM(build_model(tiny_config(vocab_size=300, mask_id=tokenizer.mask_id), generator(1)), tokenizer, {}, None).save(
+        tmp_path / "m"
+    )
+    with pytest.raises(CheckpointError, match=r"forbidden_ids must name \[MASK\]"):
+        load(tmp_path / "m")
 
 
 def test_a_fine_tuned_model_keeps_its_heads_and_says_that_it_writes_no_text(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_int8_is_smaller_and_nearly_right(model: LM, exported: dict[str, LM]) ->
 @needs_onnx
 def test_absolute_positions_are_exported_and_others_refused(tmp_path: Path, model: LM) -> None:
     absolute, relative = (
-        LM(tiny_model(positions=p, vocab_size=model.tokenizer.vocab_size, mask_id=model.tokenizer.mask_id).eval(), model.tokenizer, {}, None)
+        LM(tiny_model(positions=p, vocab_size=model.tokenizer.vocab_size, mask_id=model.tokenizer.mask_id, forbidden_ids=model.tokenizer.forbidden_ids).eval(), model.tokenizer, {}, None)
         for p in ("absolute", "relative")
     )  # fmt: skip
     absolute.export(tmp_path / "a", precision="fp32")

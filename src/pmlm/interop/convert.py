@@ -60,7 +60,7 @@ def read_model(folder: Path, *, tokenizer: Path | None = None, seed: int = 0) ->
 def write_model(lm: LM, folder: Path, kind: Format, *, storage: str = "float32") -> None:
     """A folder in the wanted format; CheckpointError where that has no place for such a model."""
     if kind == "pmlm":
-        lm.save(folder, storage=storage)
+        lm.save(folder, card=_imported_card(lm), storage=storage)
         return
     if storage != "float32":
         raise ConfigError("only our own format stores weights in 16 bits")
@@ -76,6 +76,22 @@ def write_model(lm: LM, folder: Path, kind: Format, *, storage: str = "float32")
         save_for_others(lm.tokenizer, part, max_length=lm.model.config.max_length, has_end=kind == "bert")
 
     replace_folder(folder.resolve(), fill)
+
+
+def _imported_card(lm: LM) -> str:
+    """Of a model that came in another format: what it is now, and the card that it came with; else none."""
+    if lm.folder is None or find_format(lm.folder) == "pmlm":
+        return ""
+    path = lm.folder / CARD
+    before = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    _, front, text = (
+        before.split("---\n", 2) if before.startswith("---\n") and before.count("---\n") > 1 else ("", "", before)
+    )
+    parts = [_card(lm.about, "pmlm")]
+    if before:
+        parts.append("## The card that it came with\n")
+        parts += [f"```yaml\n{front}```\n"] * bool(front) + [text.strip() + "\n"]
+    return "\n".join(parts)
 
 
 def _card(about: dict[str, Any], kind: Format) -> str:

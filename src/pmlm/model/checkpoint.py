@@ -169,6 +169,8 @@ def _model_config(
         raise CheckpointError(
             f"{folder}: the tokenizer's [MASK] is {mask_id} but the model's mask_id is {config.mask_id}"
         )
+    if mask_id is not None and mask_id not in config.forbidden_ids:
+        raise CheckpointError(f"{folder / CONFIG}: forbidden_ids must name [MASK] ({mask_id}), or it could be written")
     return config
 
 

@@ -272,7 +272,9 @@ class TaskAbout(BaseModel):
 class ModelAbout(BaseModel):
     name: str
     endpoints: Annotated[list[str], Field(description="What can be asked of it.")]
-    packaged: Annotated[bool, Field(description="The one inside the package, which commands need not name.")]
+    packaged: Annotated[
+        bool, Field(description="The one that commands need not name: inside the package, or what PMLM_MODEL names.")
+    ]
     tasks: Annotated[list[TaskAbout], Field(description="What it was fine-tuned for.")]
     parameters: int
     layers: int
