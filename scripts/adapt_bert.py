@@ -128,7 +128,7 @@ def measure(name: str, model: Path, options: argparse.Namespace, target: Path) -
     report = json.loads(command("evaluate", options.work / "heldout.jsonl", "-m", model, *arguments, "--json"))
     record = {
         "name": name,
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", *map(told, sys.argv)]),
         "machine": f"{platform.machine()}, {options.threads} threads a run, torch {torch.__version__}",
         "report": report,
         **(training_facts(run_folder(name, options)) if name in ARMS else {"tokens": 0}),
@@ -137,6 +137,12 @@ def measure(name: str, model: Path, options: argparse.Namespace, target: Path) -
     part = target.with_suffix(".part")
     part.write_text(json.dumps(record, indent=2) + "\n")
     part.replace(target)
+
+
+def told(argument: str) -> str:
+    """An argument without the way to a file that is elsewhere: only its name means something to others."""
+    path = Path(argument)
+    return path.name if path.is_absolute() or ".." in path.parts else argument
 
 
 def training_facts(folder: Path) -> dict[str, Any]:
