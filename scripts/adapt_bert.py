@@ -27,6 +27,7 @@ import torch
 from pmlm.cli import run
 from pmlm.corpus.documents import iter_documents
 from pmlm.corpus.prepare import PrepareSettings, read_ids, split_of
+from pmlm.training.loop import read_metrics
 
 ARMS = {"adapted": [], "scratch": ["--from-scratch"], "both": ["--both"]}
 NAMES = {
@@ -146,7 +147,7 @@ def told(argument: str) -> str:
 
 
 def training_facts(folder: Path) -> dict[str, Any]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = read_metrics(folder)
     steps = [line for line in lines if line["kind"] == "step"]
     return {
         "tokens": steps[-1]["tokens"],

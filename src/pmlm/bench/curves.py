@@ -1,12 +1,11 @@
 """Curves of training runs, drawn from their metrics.jsonl."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pmlm.bench.plots import open_plot
 from pmlm.errors import DataError
+from pmlm.training.loop import read_metrics
 
 
 @dataclass(frozen=True)
@@ -19,17 +18,10 @@ class Curves:
 
 
 def read_curves(run: Path) -> Curves:
-    path = run / "metrics.jsonl"
-    if not path.is_file():
-        raise DataError(f"{run} is no run: it has no metrics.jsonl")
     tokens: list[int] = []
     loss: list[float] = []
     heldout: dict[str, list[tuple[int, float]]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            record: dict[str, Any] = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the last line of a run that was killed
+    for record in read_metrics(run):
         if record["kind"] == "step":
             tokens.append(record["tokens"])
             loss.append(record["loss"])
@@ -38,7 +30,7 @@ def read_curves(run: Path) -> Curves:
                 longest = max(figures, key=int)
                 heldout.setdefault(visibility, []).append((tokens[-1] if tokens else 0, figures[longest]))
     if not tokens:
-        raise DataError(f"{path} holds no steps yet")
+        raise DataError(f"{run} holds no steps yet")
     return Curves(run.name, tokens, loss, heldout)
 
 

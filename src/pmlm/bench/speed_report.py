@@ -9,6 +9,7 @@ from typing import Any
 from pmlm.bench.plots import open_plot
 from pmlm.bench.quality import QualityBench
 from pmlm.errors import DataError
+from pmlm.keeping import write_text
 
 JSON, TABLE, PLOT = "bench.json", "table.md", "quality.png"
 COMMAND = "pmlm bench generate --out results/speed"
@@ -23,11 +24,7 @@ def command_of(report: dict[str, Any]) -> str:
 
 def write_report(report: dict[str, Any], folder: Path) -> None:
     """The JSON, and what is made from it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / JSON).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot write {folder / JSON}: {error.strerror}") from None
+    write_text(folder / JSON, json.dumps(report, indent=1) + "\n")
     redraw(folder)
 
 
@@ -43,7 +40,7 @@ def read_report(folder: Path) -> dict[str, Any]:
 def redraw(folder: Path, readme: Path | None = None) -> None:
     """Table and plot anew from the JSON; the README's lines too, where one is named."""
     report = read_report(folder)
-    (folder / TABLE).write_text(tables(report), encoding="utf-8")
+    write_text(folder / TABLE, tables(report))
     draw_quality(report, folder / PLOT)
     if readme is not None:
         if not readme.is_file():
@@ -52,7 +49,7 @@ def redraw(folder: Path, readme: Path | None = None) -> None:
         if BEGIN not in text or END not in text:
             raise DataError(f"{readme} has no place for the table: {BEGIN} … {END}")
         before, rest = text.split(BEGIN)
-        readme.write_text(f"{before}{BEGIN}\n{readme_lines(report)}{END}{rest.split(END)[1]}", encoding="utf-8")
+        write_text(readme, f"{before}{BEGIN}\n{readme_lines(report)}{END}{rest.split(END)[1]}")
 
 
 def tables(report: dict[str, Any]) -> str:

@@ -6,18 +6,14 @@ will become; a second run with the same settings takes what is there and goes on
 
 import hashlib
 import json
-import os
-import platform
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import torch
-
 from pmlm.corpus.framing import Row
-from pmlm.errors import ConfigError, DataError, RunError
+from pmlm.errors import ConfigError, DataError
 from pmlm.evaluation import Scorer, silent, sum_figures
+from pmlm.keeping import git_commit, machine, write_text
 from pmlm.lm import LM
 from pmlm.model.checkpoint import read_config
 from pmlm.orders import Order
@@ -38,12 +34,12 @@ class Notes:
             return
         lines = _read_lines(path) if path.is_file() else []
         if not lines:
-            _write(path, json.dumps(begin) + "\n")
+            write_text(path, json.dumps(begin) + "\n")
             return
         if lines[0] != begin:
             raise ConfigError(f"{path} was begun with other settings: remove it, or give another --out")
         self.known = {line["name"]: line["value"] for line in lines[1:]}
-        _write(path, "".join(json.dumps(line) + "\n" for line in lines))  # without a last line that was cut off
+        write_text(path, "".join(json.dumps(line) + "\n" for line in lines))  # without a last line that was cut off
 
     def get(self, name: str, measure: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """What was measured under this name; measured now where it was not."""
@@ -72,7 +68,7 @@ def notes_path(out: Path) -> Path:
 
 def write_document(out: Path, document: Mapping[str, Any]) -> None:
     """The finished study, in one step; its notes are not needed any more."""
-    _write(out, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    write_text(out, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     notes_path(out).unlink(missing_ok=True)
 
 
@@ -87,22 +83,6 @@ def read_document(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or "study" not in document:
         raise DataError(f"{path} is no study: see `pmlm bench --help` for the commands that make one")
     return document
-
-
-def write_text(path: Path, text: str) -> None:
-    _write(path, text)
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def exact_in_parts(
@@ -156,29 +136,7 @@ def provenance(lm: LM, command: str) -> dict[str, Any]:
     }
 
 
-def machine() -> str:
-    return (
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads used, "
-        f"torch {torch.__version__}"
-    )
-
-
 def model_identity(lm: LM) -> dict[str, Any]:
     """What a model is, so that it can be known again."""
     weights = None if lm.folder is None else read_config(lm.folder).get("weights_sha256")
     return {**lm.describe(), "weights_sha256": weights, "tokenizer": lm.tokenizer.fingerprint}
-
-
-def git_commit() -> str | None:
-    """Of the source that runs, with a + where files differ from it; None outside a repository."""
-    here = Path(__file__).parent
-    try:
-        commit = _git(here, "rev-parse", "HEAD")
-        return commit + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()

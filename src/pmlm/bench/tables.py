@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pmlm.errors import DataError
+from pmlm.keeping import markdown_table
 
 STATISTICS = {
     "distinct_1": "distinct-1", "distinct_2": "distinct-2", "distinct_3": "distinct-3",
@@ -12,8 +13,7 @@ STATISTICS = {
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return markdown_table(head, rows) + "\n"
 
 
 def render(document: Mapping[str, Any]) -> str:

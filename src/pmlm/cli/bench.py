@@ -19,7 +19,7 @@ from pmlm.cli.common import (
     print_json,
     progress_bar,
 )
-from pmlm.errors import ConfigError, RunError
+from pmlm.errors import ConfigError
 
 app = typer.Typer(help="Timings taken side by side, and studies of what a model can do.", no_args_is_help=True)
 for study in (studies.lengths, studies.coverage, studies.orders, studies.stories, studies.report, studies.card):
@@ -163,12 +163,10 @@ def serve(
 
 
 def _write_report(folder: Path, report: dict[str, Any], table: str) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "bench.json").write_text(dumps(report, indent=2) + "\n", encoding="utf-8")
-        (folder / "bench.md").write_text(table, encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror or error}") from None
+    from pmlm.keeping import write_text
+
+    write_text(folder / "bench.json", dumps(report, indent=2) + "\n")
+    write_text(folder / "bench.md", table)
 
 
 @app.command("generate")

@@ -9,7 +9,7 @@ import typer
 
 from pmlm.cli.common import DeviceOption, JsonOption, QuietOption, print_json, talk
 from pmlm.cli.follow import follow
-from pmlm.errors import ConfigError, DataError
+from pmlm.errors import ConfigError
 
 if TYPE_CHECKING:
     from pmlm.compare.stages import Comparison
@@ -80,13 +80,11 @@ def _comparison(
 def _show_tables(out: Path, scale: str, *, json: bool) -> None:
     from pmlm.compare.plots import draw_comparison
     from pmlm.compare.tables import read_results, report
+    from pmlm.keeping import write_text
 
     results = read_results(out)
     text = report(results, scale)
-    try:
-        (out / "tables.md").write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot write {out / 'tables.md'}: {error.strerror}") from None
+    write_text(out / "tables.md", text)
     for name in ("curves.svg", "curves.png"):
         draw_comparison(results, out / name)
     print_json(results) if json else print(text)

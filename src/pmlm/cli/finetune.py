@@ -18,7 +18,7 @@ from pmlm.cli.common import (
     print_json,
 )
 from pmlm.cli.follow import follow
-from pmlm.errors import ConfigError, RunError
+from pmlm.errors import ConfigError
 
 if TYPE_CHECKING:
     from pmlm.nlu.run import FinetuneRun
@@ -29,6 +29,9 @@ app = typer.Typer(help="Fine-tune a model on GLUE or SQuAD.", no_args_is_help=Tr
 SettingsOption = Annotated[Path | None, typer.Option("--settings", help="A .toml file with settings.", metavar="FILE")]
 SeedsOption = Annotated[int, typer.Option("--seeds", help="How many runs, from the setting `seed` on.")]
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="Where runs and report go.", metavar="DIR")]
+ReportOption = Annotated[
+    Path | None, typer.Option("--report", help="Also write the report here, to be kept and tabulated.", metavar="FILE")
+]
 
 
 @app.command("glue")
@@ -49,6 +52,7 @@ def glue(
     sets: SetsOption = None,
     settings: SettingsOption = None,
     out: OutOption = Path("runs/glue"),
+    report_file: ReportOption = None,
     threads: ThreadsOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -75,7 +79,7 @@ def glue(
         if ranks.is_main:
             if submission is not None:
                 report["submission"] = _submit(report, wanted, submission, chosen, device)
-            _finish(report, out, json)
+            _finish(report, out, report_file, json)
 
 
 @app.command("squad")
@@ -93,6 +97,7 @@ def squad(
     sets: SetsOption = None,
     settings: SettingsOption = None,
     out: OutOption = Path("runs/squad"),
+    report_file: ReportOption = None,
     threads: ThreadsOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -118,7 +123,22 @@ def squad(
             drive=lambda run: _drive(run, quiet),
         )
         if ranks.is_main:
-            _finish(report, out, json)
+            _finish(report, out, report_file, json)
+
+
+@app.command("table")
+def table(
+    folder: Annotated[Path, typer.Argument(help="Holds glue/NAME.json and squad/NAME.json.", metavar="DIR")],
+    quiet: QuietOption = False,
+) -> None:
+    """Tables of kept reports, several models side by side; also written to DIR/table.md."""
+    from pmlm.keeping import write_text
+    from pmlm.nlu.tables import page, read_reports
+
+    text = page(read_reports(folder))
+    write_text(folder / "table.md", text)
+    if not quiet:
+        print(text, end="")
 
 
 def _prepare(path: Path | None, sets: list[str] | None, seeds: int, threads: int | None) -> FinetuneSettings:
@@ -158,14 +178,14 @@ def _submit(
     return {"file": str(path), "holds": list(files), "missing": write_submission(path, files)}
 
 
-def _finish(report: dict[str, Any], out: Path, json: bool) -> None:
+def _finish(report: dict[str, Any], out: Path, kept: Path | None, json: bool) -> None:
+    from pmlm.keeping import made, write_text
     from pmlm.nlu.report import report_lines
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "report.json").write_text(json_module.dumps(report, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"cannot write {out / 'report.json'}: {error.strerror}") from None
+    report["made"] = made()
+    for path in (out / "report.json", kept):
+        if path is not None:
+            write_text(path, json_module.dumps(report, indent=2) + "\n")
     if json:
         print_json(report)
         return

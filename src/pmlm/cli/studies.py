@@ -202,7 +202,8 @@ def _write_sheet(
     from json import dumps
 
     from pmlm.bench.reading import make_sheet
-    from pmlm.bench.study import Notes, write_text
+    from pmlm.bench.study import Notes
+    from pmlm.keeping import write_text
     from pmlm.lm import FillOptions
 
     options = FillOptions(order="random", temperature=temperature, top_p=top_p)
@@ -217,8 +218,9 @@ def report(
 ) -> None:
     """Make FILE.md and FILE.png beside each FILE.json."""
     from pmlm.bench.plots import draw_study
-    from pmlm.bench.study import read_document, write_text
+    from pmlm.bench.study import read_document
     from pmlm.bench.tables import render
+    from pmlm.keeping import write_text
 
     for path in files:
         document = read_document(path)
@@ -238,8 +240,9 @@ def card(
 ) -> None:
     """Write the model card, README.md of the model's folder, from FILE."""
     from pmlm.bench.card import model_card
-    from pmlm.bench.study import read_document, write_text
+    from pmlm.bench.study import read_document
     from pmlm.corpus.documents import read_text
+    from pmlm.keeping import write_text
     from pmlm.lm import load
     from pmlm.model.checkpoint import CARD
 

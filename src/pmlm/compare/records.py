@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pmlm
-from pmlm.bench.study import git_commit, machine, write_text
 from pmlm.errors import DataError
+from pmlm.keeping import made, write_text
 
 Record = dict[str, Any]
 
@@ -19,8 +18,7 @@ def once(path: Path, make: Callable[[], Record]) -> Record:
         return read_record(path)
     began = time.time()
     record = make()
-    seconds = round(time.time() - began, 1)
-    record["made"] = {"pmlm": pmlm.__version__, "commit": git_commit(), "seconds": seconds, "machine": machine()}
+    record["made"] = made(time.time() - began)
     write_text(path, json.dumps(record, indent=2) + "\n")
     return record
 

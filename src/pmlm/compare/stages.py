@@ -1,6 +1,5 @@
 """The stages of a comparison. Each unit of work leaves one JSON file and is not done again once that is there."""
 
-import json
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from pmlm.nlu.glue import load_glue
 from pmlm.nlu.glue_study import GlueStudy
 from pmlm.nlu.tasks import find_tasks
 from pmlm.tokenizer import Tokenizer, load_tokenizer, train_on_sample
-from pmlm.training.loop import METRICS, MODEL
+from pmlm.training.loop import MODEL, read_metrics
 from pmlm.training.run import Run
 from pmlm.training.settings import TrainSettings
 
@@ -128,7 +127,7 @@ class Comparison:
             "settings": to_dict(settings),
             "parameters": run.model.num_parameters(),
             "tokens": run.job.tokens(),
-            **_history(folder / METRICS),
+            **_history(folder),
         }
 
     def model(self, run: str) -> LM:
@@ -228,11 +227,10 @@ class Comparison:
         return {"probe": study.run(data, drive=self.drive)}
 
 
-def _history(metrics: Path) -> Record:
+def _history(run: Path) -> Record:
     """Seconds of training and the held-out curve, from a run's log."""
     seconds, tokens, curve = 0.0, 0, []
-    for line in metrics.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
+    for record in read_metrics(run):
         if record["kind"] == "step":
             seconds, tokens = seconds + record["seconds"], record["tokens"]
         elif record["kind"] == "evaluation":

@@ -8,6 +8,7 @@ from typing import Any
 from pmlm.compare.arms import ARMS
 from pmlm.compare.records import Record, read_record
 from pmlm.errors import DataError
+from pmlm.keeping import markdown_table
 
 PAPER: dict[str, dict[str, tuple[float | None, float | None]]] = {
     "wikitext": {
@@ -74,10 +75,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [list(row) for row in rows]
     if not lines:
         return ""
-    return "\n".join(
-        ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-        + ["| " + " | ".join(row) + " |" for row in lines]
-    )
+    return markdown_table(header, lines)
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pmlm.errors import DataError, RunError, TrainingDiverged
+from pmlm.keeping import write_text
 from pmlm.nlu.metrics import deviation, mean
 from pmlm.nlu.run import FinetuneRun
 from pmlm.training.distributed import barrier
-from pmlm.training.loop import CHECKPOINTS, METRICS, MODEL
+from pmlm.training.loop import CHECKPOINTS, METRICS, MODEL, read_metrics
 
 RESULT = "result.json"
 Drive = Callable[[FinetuneRun], None]
@@ -36,6 +37,8 @@ class Outcome:
     """What the best constant answer scores."""
     failed: dict[str, str] = field(default_factory=dict)
     """Task and reason."""
+    seconds: float = 0.0
+    """Of its training steps."""
 
     @property
     def model(self) -> Path:
@@ -66,14 +69,15 @@ def _outcome(run: FinetuneRun, drive: Drive) -> Outcome:
     outcome = judge(run, diverged)
     barrier(run.ranks)
     if run.ranks.is_main:
-        path.write_text(json.dumps(asdict(outcome), indent=2) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(asdict(outcome), indent=2) + "\n")
         shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)  # the best model is exported, and large
     return outcome
 
 
 def judge(run: FinetuneRun, diverged: str | None = None) -> Outcome:
     """The best evaluation of a run that has ended, and whether it is a failure."""
-    found = {} if run.best is None else _evaluation(run.folder / METRICS, run.best[1])
+    logged = read_metrics(run.folder) if (run.folder / METRICS).is_file() else []  # none: diverged at the first step
+    found = {} if run.best is None else _evaluation(logged, run)
     scores: dict[str, float] = found.get("scores", {})
     constant = {name: exam.constant_score for name, exam in run.exams.items()}
     failed = {
@@ -82,16 +86,24 @@ def judge(run: FinetuneRun, diverged: str | None = None) -> Outcome:
         if diverged or scores[name] <= least + 1e-9
     }
     return Outcome(
-        run.settings.seed, str(run.folder), found.get("step"), scores, found.get("dev", {}), constant, failed
+        run.settings.seed,
+        str(run.folder),
+        found.get("step"),
+        scores,
+        found.get("dev", {}),
+        constant,
+        failed,
+        round(sum(record.get("seconds", 0.0) for record in logged), 1),
     )
 
 
-def _evaluation(path: Path, name: str) -> dict[str, Any]:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        record: dict[str, Any] = json.loads(line)
-        if record["kind"] == "evaluation" and f"step-{record['step']:08}" == name:
+def _evaluation(logged: list[dict[str, Any]], run: FinetuneRun) -> dict[str, Any]:
+    """The best one."""
+    assert run.best is not None
+    for record in logged:
+        if record["kind"] == "evaluation" and f"step-{record['step']:08}" == run.best[1]:
             return record
-    raise RunError(f"{path} has no evaluation of {name}: it was changed since it was written")
+    raise RunError(f"{run.folder / METRICS} has no evaluation of {run.best[1]}: it was changed since it was written")
 
 
 def _read_outcome(path: Path) -> Outcome:
@@ -114,6 +126,7 @@ def summary(task: str, parts: Iterable[str], outcomes: Sequence[Outcome]) -> dic
         "runs": len(outcomes),
         "failed": [{"seed": o.seed, "reason": o.failed[task]} for o in outcomes if task in o.failed],
         "constant_score": outcomes[0].constant[task],
+        "seconds": round(sum(o.seconds for o in outcomes), 1),
     }
     if best is not None:
         report |= {

@@ -5,6 +5,7 @@ the first rank alone; the others only compute. What is trained, how it is measur
 subclass: pretraining in pmlm.training.run, fine-tuning in pmlm.nlu.run.
 """
 
+import contextlib
 import json
 import math
 import time
@@ -17,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import nn
 
-from pmlm.errors import ConfigError, RunError
+from pmlm.errors import ConfigError, DataError, RunError
 from pmlm.training.distributed import sum_over_ranks
 from pmlm.training.resume import keep_latest, load_state, save_state, step_folders
 from pmlm.training.trainer import StepReport, Trainer
@@ -216,6 +217,18 @@ class RunLoop(ABC, Generic[M, N]):
         part = path.with_suffix(".part")
         part.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         part.replace(path)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """What a run logged, in order; a line that a kill cut off is left out."""
+    path = folder / METRICS
+    if not path.is_file():
+        raise DataError(f"{folder} is no run: it has no {METRICS}")
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            records.append(json.loads(line))
+    return records
 
 
 def _step_of(line: str) -> float:

@@ -1,0 +1,59 @@
+"""Results that are kept: written whole or not at all, and saying where they come from."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pmlm
+from pmlm.errors import RunError
+
+
+def made(seconds: float | None = None) -> dict[str, Any]:
+    """By which source, on which machine and in which time a result was made."""
+    took = {} if seconds is None else {"seconds": round(seconds, 1)}
+    return {"pmlm": pmlm.__version__, "commit": git_commit(), **took, "machine": machine()}
+
+
+def machine() -> str:
+    return (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads used, "
+        f"torch {torch.__version__}"
+    )
+
+
+def git_commit() -> str | None:
+    """Of the source that runs, with a + where files differ from it; None outside a repository."""
+    here = Path(__file__).parent
+    try:
+        commit = _git(here, "rev-parse", "HEAD")
+        return commit + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def write_text(path: Path, text: str) -> None:
+    """In one step: whoever reads the file sees the old text or the new one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(line)} |" for line in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])

@@ -1,0 +1,148 @@
+"""Reports of several models side by side, as Markdown: the same JSON gives the same bytes.
+
+A folder of results holds `glue/NAME.json` and `squad/NAME.json`, each the report of `pmlm finetune` for one model; the
+name is what the table calls it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pmlm.errors import DataError
+from pmlm.keeping import markdown_table
+from pmlm.nlu.squad_study import NAME
+from pmlm.nlu.tasks import TASKS
+
+Report = Mapping[str, Any]
+
+PAPER_GLUE: dict[str, dict[str, tuple[float, ...]]] = {
+    "BERT-A": {"CoLA": (52.1,), "SST-2": (93.5,), "MRPC": (88.9, 84.8), "STS-B": (87.1, 85.8), "QQP": (71.2, 89.2),
+               "MNLI-m": (84.6,), "MNLI-mm": (83.4,), "QNLI": (90.5,), "RTE": (66.4,)},
+    "u-PMLM-A": {"CoLA": (56.5,), "SST-2": (94.3,), "MRPC": (88.8, 84.4), "STS-B": (87.0, 85.9), "QQP": (71.4, 89.2),
+                 "MNLI-m": (84.5,), "MNLI-mm": (83.5,), "QNLI": (91.8,), "RTE": (66.1,)},
+    "u-PMLM-R": {"CoLA": (58.0,), "SST-2": (94.0,), "MRPC": (89.7, 85.8), "STS-B": (87.7, 86.8), "QQP": (71.2, 89.2),
+                 "MNLI-m": (85.0,), "MNLI-mm": (84.1,), "QNLI": (92.3,), "RTE": (69.8,)},
+    "u-PMLM-R*": {"CoLA": (56.9,), "SST-2": (94.2,), "MRPC": (90.7, 87.7), "STS-B": (89.7, 89.1), "QQP": (72.2, 89.4),
+                  "MNLI-m": (86.1,), "MNLI-mm": (85.4,), "QNLI": (92.1,), "RTE": (78.5,)},
+}  # fmt: skip
+"""Liao et al. (2020), "Evaluation on GLUE test set"; 110M parameters."""
+
+PAPER_SQUAD = {
+    "BERT-A": (73.97, 76.85),
+    "u-PMLM-A": (74.62, 78.31),
+    "u-PMLM-R": (78.46, 81.52),
+    "XLNet": (78.46, 81.33),
+}
+"""The same, "Evaluation on SQUAD 2.0" and "Comparison with XLNet": exact match and F1."""
+
+_METRICS = {"f1": "F1", "accuracy": "accuracy", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
+_SQUAD = {"exact": "exact", "f1": "F1", "HasAns_f1": "F1 where there is an answer", "NoAns_f1": "where there is none"}
+
+
+def read_reports(folder: Path) -> dict[str, dict[str, Report]]:
+    """By kind and name."""
+    found: dict[str, dict[str, Report]] = {}
+    for kind in ("glue", "squad"):
+        for path in sorted((folder / kind).glob("*.json")):
+            try:
+                report = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise DataError(f"{path} cannot be read: {error}") from None
+            if not isinstance(report, dict) or "tasks" not in report:
+                raise DataError(f"{path} is no report of `pmlm finetune`")
+            found.setdefault(kind, {})[path.stem] = report
+    if not found:
+        raise DataError(
+            f"{folder} holds no reports: {folder}/glue/NAME.json is written by `pmlm finetune glue --report`"
+        )
+    return found
+
+
+def page(reports: Mapping[str, Mapping[str, Report]]) -> str:
+    """All tables, with what must be known to read them."""
+    parts = ["# Language understanding", "Made by `pmlm finetune table` from the reports beside this file."]
+    if "glue" in reports:
+        parts += ["## GLUE, dev", glue_table(reports["glue"]), _glue_note(reports["glue"])]
+    if "squad" in reports:
+        parts += ["## SQuAD 2.0", squad_table(reports["squad"]), _squad_note(reports["squad"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def glue_table(reports: Mapping[str, Report]) -> str:
+    parts = {
+        part: task.metrics for task in TASKS for part in task.dev
+        if any(part in r["tasks"].get(task.name, {}).get("dev", {}) for r in reports.values())
+    }  # fmt: skip
+    head = ["model", "runs", *(f"{part} ({', '.join(map(_METRICS.__getitem__, m))})" for part, m in parts.items())]
+    rows = []
+    for name, report in reports.items():
+        dev = {part: figures for task in report["tasks"].values() for part, figures in task.get("dev", {}).items()}
+        failed = sum(len(task["failed"]) for task in report["tasks"].values())
+        runs = str(len(report["seeds"])) + (f", {failed} failed" if failed else "")
+        rows.append([name, runs, *(_cell(dev.get(part, {}), metrics) for part, metrics in parts.items())])
+    constant = {name: task["constant_score"] for r in reports.values() for name, task in r["tasks"].items()}
+    of = {part: task.name for task in TASKS for part in task.dev}
+    rows.append(
+        ["best constant answer (mean of the metrics)", "", *(f"{100 * constant[of[part]]:.1f}" for part in parts)]
+    )
+    for name, figures in PAPER_GLUE.items():
+        if name.rstrip("*") in reports:
+            rows.append([f"*paper, {name}, test sets*", "", *(_paper_cell(figures.get(part, ())) for part in parts)])
+    return markdown_table(head, rows)
+
+
+def _cell(figures: Mapping[str, Any], metrics: Sequence[str]) -> str:
+    """Mean ± deviation over runs, in percent."""
+    return " / ".join(_spread(figures[m]) for m in metrics) if figures else "–"
+
+
+def _spread(figure: Mapping[str, Any]) -> str:
+    several = len(figure["all"]) > 1
+    return f"{100 * figure['mean']:.1f}" + (f" ± {100 * figure['deviation']:.1f}" if several else "")
+
+
+def _paper_cell(values: Sequence[float]) -> str:
+    return " / ".join(f"{value:.1f}" for value in values) or "–"
+
+
+def _glue_note(reports: Mapping[str, Report]) -> str:
+    lines = [
+        "Percent, mean ± deviation over runs that differ in the seed; each run's model is the best of its evaluations "
+        "on dev."
+    ]
+    for name, report in reports.items():
+        said = [f"not run: {', '.join(report['not_run'])}"] * bool(report["not_run"])
+        said += [f"sharing data: {report['sharing']}"] * (report.get("sharing", "none") != "none")
+        said += [
+            f"{task} seed {f['seed']} failed ({f['reason']})"
+            for task, t in report["tasks"].items()
+            for f in t["failed"]
+        ]
+        lines += [f"- {name}: {'; '.join(said)}."] * bool(said)
+    return "\n".join(lines[:1] + [""] * (len(lines) > 1) + lines[1:])
+
+
+def squad_table(reports: Mapping[str, Report]) -> str:
+    rows = []
+    for name, report in reports.items():
+        task = report["tasks"][NAME]
+        figures = task.get("dev", {}).get(NAME, {})
+        runs = str(len(report["seeds"])) + (f", {len(task['failed'])} failed" if task["failed"] else "")
+        rows.append([name, runs, *(_spread(figures[key]) if key in figures else "–" for key in _SQUAD)])
+    least = next(iter(reports.values()))["tasks"][NAME]["constant_score"]
+    rows.append(["never answering", "", f"{100 * least:.1f}", f"{100 * least:.1f}", "0.0", "100.0"])
+    rows += [
+        [f"*paper, {name}, full protocol*", "", *(f"{value:.2f}" for value in PAPER_SQUAD[name]), "–", "–"]
+        for name in reports
+        if name in PAPER_SQUAD
+    ]
+    return markdown_table(["model", "runs", *_SQUAD.values()], rows)
+
+
+def _squad_note(reports: Mapping[str, Report]) -> str:
+    protocols = sorted({report["protocol"] for report in reports.values()})
+    return (
+        f"Percent. Protocol: {'; '.join(protocols)}. The threshold above which nothing is answered is the best one on "
+        "dev, as the official script finds it."
+    )

@@ -1,0 +1,87 @@
+"""Kept reports and their tables: figures as in the JSON, failures and what is missing said."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nlu_helpers import save_model, write_rte, write_sst
+
+from pmlm.cli import run
+from pmlm.errors import DataError
+from pmlm.nlu.study import summarise
+from pmlm.nlu.tables import glue_table, page, read_reports, squad_table
+
+
+def glue_report(**changes: Any) -> dict[str, Any]:
+    tasks = {
+        "MRPC": {"runs": 2, "failed": [{"seed": 2, "reason": "diverged"}], "constant_score": 0.75,
+                 "dev": {"MRPC": {"f1": summarise([0.8, 0.9]), "accuracy": summarise([0.7, 0.7])}}},
+        "RTE": {"runs": 2, "failed": [], "constant_score": 0.527, "dev": {"RTE": {"accuracy": summarise([0.5, 0.6])}}},
+    }  # fmt: skip
+    return {
+        "model": "x",
+        "sharing": "none",
+        "seeds": [1, 2],
+        "tasks": tasks,
+        "not_run": {"MNLI": ["no file"]},
+    } | changes
+
+
+def squad_report(*exact: float) -> dict[str, Any]:
+    figures = {"exact": summarise(exact), "f1": summarise([0.5]), "HasAns_f1": summarise([0.25]), "NoAns_f1": summarise([0.75])}  # fmt: skip
+    tasks = {"SQuAD": {"runs": len(exact), "failed": [], "constant_score": 0.5, "dev": {"SQuAD": figures}}}
+    return {"model": "x", "protocol": "reduced: 10 questions", "seeds": list(range(len(exact))), "tasks": tasks}
+
+
+def rows(table: str) -> dict[str, list[str]]:
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return {line[0]: line[1:] for line in cells}
+
+
+def test_means_deviations_failures_and_the_papers_figures_stand_side_by_side() -> None:
+    found = rows(glue_table({"u-PMLM-A": glue_report(), "other": glue_report(seeds=[1])}))
+    assert found["model"] == ["runs", "MRPC (F1, accuracy)", "RTE (accuracy)"]
+    assert found["u-PMLM-A"] == ["2, 1 failed", "85.0 ± 7.1 / 70.0 ± 0.0", "55.0 ± 7.1"]
+    assert found["best constant answer (mean of the metrics)"][1:] == ["75.0", "52.7"]
+    assert found["*paper, u-PMLM-A, test sets*"] == ["", "88.8 / 84.4", "66.1"]
+    assert not any("BERT" in name for name in found)  # only models that are there
+    text = page({"glue": {"u-PMLM-A": glue_report()}})
+    assert "u-PMLM-A: not run: MNLI; MRPC seed 2 failed (diverged)." in text
+
+
+def test_squad_stands_beside_never_answering() -> None:
+    found = rows(squad_table({"XLNet": squad_report(0.4, 0.6), "other": squad_report(0.5)}))
+    assert found["XLNet"] == ["2", "50.0 ± 14.1", "50.0", "25.0", "75.0"]
+    assert found["other"][1] == "50.0"
+    assert found["never answering"] == ["", "50.0", "50.0", "0.0", "100.0"]
+    assert found["*paper, XLNet, full protocol*"][1:3] == ["78.46", "81.33"]
+
+
+def test_from_the_command_line_to_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_model(tmp_path / "start")
+    data, kept = write_rte(write_sst(tmp_path / "glue")), tmp_path / "results"
+    options = ["--tasks", "SST-2,RTE,MNLI", "--seeds", "2", "--set", "num_steps=3", "--quiet"]
+    report = kept / "glue" / "Tiny.json"
+    place = ["-m", str(tmp_path / "start"), "--data", str(data), "-o", str(tmp_path / "runs"), "--report", str(report)]
+    assert run(["finetune", "glue", *place, *options]) == 0
+    document = json.loads(report.read_text())
+    assert document == json.loads((tmp_path / "runs" / "report.json").read_text())
+    assert document["made"]["machine"]
+    assert document["tasks"]["RTE"]["seconds"] > 0
+    capsys.readouterr()
+    assert run(["finetune", "table", str(kept)]) == 0
+    text = capsys.readouterr().out
+    assert text == (kept / "table.md").read_text()
+    mean = 100 * document["tasks"]["SST-2"]["dev"]["SST-2"]["accuracy"]["mean"]
+    assert rows(text)["Tiny"][1].startswith(f"{mean:.1f} ±")
+    assert "not run: MNLI" in text
+
+
+def test_what_is_no_report_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match="holds no reports"):
+        read_reports(tmp_path)
+    (tmp_path / "glue").mkdir()
+    (tmp_path / "glue" / "x.json").write_text("[1]")
+    assert run(["finetune", "table", str(tmp_path)]) == 2
+    assert "is no report of `pmlm finetune`" in capsys.readouterr().err
