@@ -9,17 +9,19 @@ last checkpoint. The corpus is made by `pmlm prepare`.
 
 import argparse
 import json
-import platform
-import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from pmlm.config import from_dict, with_overrides
+from pmlm.config import from_dict, to_dict, with_overrides
 from pmlm.corpus.shards import open_corpus
+from pmlm.keeping import made, markdown_table, write_text
+from pmlm.model import ModelConfig
+from pmlm.training.loop import read_metrics
+from pmlm.training.plan import mixture_flops
 from pmlm.training.run import Evaluation, Run, with_tokens
 from pmlm.training.settings import TrainSettings
-from pmlm.training.trainer import StepReport
 
 BASE = {
     "name": "base",
@@ -38,12 +40,12 @@ GIVEN = {"objective": {"kind": "aplm", "weighting": "token-mean", "given_prob": 
 L2R = {"objective": {"kind": "aplm", "weighting": "token-mean", "order": "l2r"}}
 
 
-def mix(*members: tuple[dict, float, float]) -> list[dict]:
+def mix(*members: tuple[dict[str, Any], float, float]) -> list[dict[str, Any]]:
     return [member | {"start": start, "end": end} for member, start, end in members]
 
 
 ROWS_32 = ["batch_rows=32"]
-ARMS: dict[str, dict] = {
+ARMS: dict[str, dict[str, Any]] = {
     "u-pmlm-32-rows": {"members": [PMLM], "set": ROWS_32},
     "mix-given-85-50-32-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5)), "set": ROWS_32},
     "mix-given-85-50": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5))},
@@ -78,41 +80,40 @@ def run_arm(name: str, corpus_folder: Path, tokens: int, out: Path, work: Path) 
         settings_of(name, tokens), open_corpus(corpus_folder), work / f"{name}-{tokens}", device=torch.device("cpu")
     )
     run.resume()
-    begin, seconds, last = time.time(), 0.0, None
     for event in run.events():
-        if isinstance(event, StepReport):
-            seconds += event.seconds
-            last = event
         if isinstance(event, Evaluation):
-            print(f"{name}: {json.dumps(event.bits_per_byte)} after {seconds:.0f} s", flush=True)
-            record = {
-                "name": name, "command": f"python scripts/search_recipe.py --tokens {tokens} --only {name}",
-                "tokens": last.tokens, "steps": last.step, "parameters": run.model.num_parameters(),
-                "bits_per_byte": event.bits_per_byte, "training_seconds": round(seconds, 1), "finished": round(begin),
-                "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
-                "settings": json.loads((run.folder / "settings.json").read_text())["settings"],
-            }  # fmt: skip
-            out.mkdir(parents=True, exist_ok=True)
-            target.write_text(json.dumps(record, indent=2) + "\n")
+            print(f"{name}: {json.dumps(event.bits_per_byte)}", flush=True)
+            write_text(target, json.dumps(record_of(run, event, tokens), indent=2) + "\n")
+
+
+def record_of(run: Run, measured: Evaluation, tokens: int) -> dict[str, Any]:
+    steps = [record for record in read_metrics(run.folder) if record["kind"] == "step"]
+    name = run.settings.name
+    return {
+        "name": name, "command": f"python scripts/search_recipe.py --tokens {tokens} --only {name}",
+        "tokens": steps[-1]["tokens"], "steps": steps[-1]["step"], "parameters": run.model.num_parameters(),
+        "bits_per_byte": measured.bits_per_byte, "settings": to_dict(run.settings),
+        "made": made(sum(step["seconds"] for step in steps)),
+    }  # fmt: skip
+
+
+def work_per_token(settings: TrainSettings) -> float:
+    return mixture_flops(ModelConfig(**to_dict(settings.model), vocab_size=settings.vocab_size), settings)
 
 
 def table(folder: Path) -> str:
-    lines = [
-        "| arm | tokens | bidirectional 32 / 128 | order-causal 32 / 128 | causal 32 / 128 | s per M tokens |",
-        "|---|---|---|---|---|---|",
-    ]
+    kinds = ("bidirectional", "order-causal", "known-only", "causal")
+    head = ["arm", "tokens", *(f"{kind} 32 / 128" for kind in kinds), "arithmetic per token"]
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    for r in sorted(records, key=lambda r: (-r["tokens"] // 10**6, min(f["128"] for f in r["bits_per_byte"].values()))):
-        cells = []
-        for kind in ("bidirectional", "order-causal", "causal"):
-            f = r["bits_per_byte"].get(kind) or (
-                r["bits_per_byte"].get("known-only") if kind == "bidirectional" else None
-            )
-            cells.append(f"{f['32']:.4f} / {f['128']:.4f}" if f else "–")
-        lines.append(
-            f"| {r['name']} | {r['tokens'] / 1e6:.1f}M | {' | '.join(cells)} | {r['training_seconds'] / r['tokens'] * 1e6:.0f} |"
-        )
-    return "\n".join(lines)
+    records.sort(key=lambda r: (-r["tokens"] // 10**6, min(f["128"] for f in r["bits_per_byte"].values())))
+    unit = work_per_token(settings_of("u-pmlm", 1))
+    rows = []
+    for r in records:
+        found = [r["bits_per_byte"].get(kind) for kind in kinds]
+        cells = [f"{f['32']:.3f} / {f['128']:.3f}" if f else "–" for f in found]
+        ratio = work_per_token(from_dict(TrainSettings, r["settings"])) / unit
+        rows.append([r["name"], f"{r['tokens'] / 1e6:.1f}M", *cells, f"{ratio:.2f}"])
+    return markdown_table(head, rows)
 
 
 def main() -> None:
