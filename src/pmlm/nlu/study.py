@@ -93,7 +93,7 @@ def judge(run: FinetuneRun, diverged: str | None = None) -> Outcome:
         found.get("dev", {}),
         constant,
         failed,
-        round(sum(record.get("seconds", 0.0) for record in logged), 1),
+        round(sum(record.get("seconds", 0.0) for record in logged), 3),
     )
 
 
@@ -126,7 +126,7 @@ def summary(task: str, parts: Iterable[str], outcomes: Sequence[Outcome]) -> dic
         "runs": len(outcomes),
         "failed": [{"seed": o.seed, "reason": o.failed[task]} for o in outcomes if task in o.failed],
         "constant_score": outcomes[0].constant[task],
-        "seconds": round(sum(o.seconds for o in outcomes), 1),
+        "seconds": round(sum(o.seconds for o in outcomes), 3),
     }
     if best is not None:
         report |= {
