@@ -27,6 +27,7 @@ import torch
 from pmlm.cli import run
 from pmlm.corpus.documents import iter_documents
 from pmlm.corpus.prepare import PrepareSettings, read_ids, split_of
+from pmlm.keeping import write_text
 from pmlm.training.loop import read_metrics
 
 ARMS = {"adapted": [], "scratch": ["--from-scratch"], "both": ["--both"]}
@@ -69,9 +70,7 @@ def prepare(options: argparse.Namespace) -> None:
     dropped = {key for path in options.drop for key in read_ids(path)}
     documents = (d for path in options.text for d in iter_documents(path) if d.id is None or d.id not in dropped)
     kept = [d.text for d in documents if split_of(d.text, options.heldout) == "heldout"]
-    part = heldout.with_suffix(".part")
-    part.write_text("".join(json.dumps({"text": text}) + "\n" for text in kept))
-    part.replace(heldout)
+    write_text(heldout, "".join(json.dumps({"text": text}) + "\n" for text in kept))
 
 
 def training_arguments(name: str, options: argparse.Namespace) -> list[str]:
@@ -134,10 +133,7 @@ def measure(name: str, model: Path, options: argparse.Namespace, target: Path) -
         "report": report,
         **(training_facts(run_folder(name, options)) if name in ARMS else {"tokens": 0}),
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_suffix(".part")
-    part.write_text(json.dumps(record, indent=2) + "\n")
-    part.replace(target)
+    write_text(target, json.dumps(record, indent=2) + "\n")
 
 
 def told(argument: str) -> str:

@@ -403,8 +403,6 @@ def test_ranks_share_a_batch_and_those_without_rows_count_nothing(world: int) ->
         steps = [job.tasks(step, Ranks(rank, world)) for step in range(job.steps_per_epoch)]
         assert all(task.rows for tasks in steps for task in tasks)  # every rank takes part in every step
         seen += [row.ids for tasks in steps for task in tasks if task.count for row in task.rows]
-        counted = sum(float(task.count) for tasks in steps for task in tasks)
-        assert counted == sum(len(task.rows) for tasks in steps for task in tasks if task.weight)
     assert sorted(seen) == sorted(row.ids for row in lesson(10).rows)
 
 

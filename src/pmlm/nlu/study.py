@@ -86,14 +86,14 @@ def judge(run: FinetuneRun, diverged: str | None = None) -> Outcome:
         if diverged or scores[name] <= least + 1e-9
     }
     return Outcome(
-        run.settings.seed,
-        str(run.folder),
-        found.get("step"),
-        scores,
-        found.get("dev", {}),
-        constant,
-        failed,
-        round(sum(record.get("seconds", 0.0) for record in logged), 3),
+        seed=run.settings.seed,
+        folder=str(run.folder),
+        step=found.get("step"),
+        scores=scores,
+        dev=found.get("dev", {}),
+        constant=constant,
+        failed=failed,
+        seconds=round(sum(record.get("seconds", 0.0) for record in logged), 3),
     )
 
 
