@@ -17,9 +17,8 @@ import torch
 from pmlm.config import from_dict, to_dict, with_overrides
 from pmlm.corpus.shards import open_corpus
 from pmlm.keeping import made, markdown_table, write_text
-from pmlm.model import ModelConfig
 from pmlm.training.loop import read_metrics
-from pmlm.training.plan import mixture_flops
+from pmlm.training.plan import work_per_token
 from pmlm.training.run import Evaluation, Run, with_tokens
 from pmlm.training.settings import TrainSettings
 
@@ -95,10 +94,6 @@ def record_of(run: Run, measured: Evaluation, tokens: int) -> dict[str, Any]:
         "bits_per_byte": measured.bits_per_byte, "settings": to_dict(run.settings),
         "made": made(sum(step["seconds"] for step in steps)),
     }  # fmt: skip
-
-
-def work_per_token(settings: TrainSettings) -> float:
-    return mixture_flops(ModelConfig(**to_dict(settings.model), vocab_size=settings.vocab_size), settings)
 
 
 def table(folder: Path) -> str:

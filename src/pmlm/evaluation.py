@@ -102,12 +102,22 @@ class Scorer:
         self, rows: Sequence[Row], num_orders: int, progress: Callable[[int], None] = silent
     ) -> Figure:
         """-log of the mean probability over `num_orders` random orders per row."""
+        return self.over_orders(rows, num_orders, progress)[1]
+
+    def over_orders(
+        self, rows: Sequence[Row], num_orders: int, progress: Callable[[int], None] = silent
+    ) -> tuple[Figure, Figure]:
+        """Over the same random orders of each row: their mean NLL, and -log of their mean probability."""
+        mean = [0.0] * len(rows)
 
         def nll(part: Sequence[Row], at: Tensor) -> Tensor:
             orders = [self._order_nll(part, at, Order("random"), f"order-{s}") for s in range(num_orders)]
+            for row, value in zip(at.tolist(), torch.stack(orders).mean(0).tolist(), strict=True):
+                mean[row] = value
             return importance_weighted_nll(-torch.stack(orders))
 
-        return sum_figures(rows, self._by_chunk(rows, nll, progress))
+        weighted = self._by_chunk(rows, nll, progress)
+        return sum_figures(rows, mean), sum_figures(rows, weighted)
 
     def _order_nll(self, part: Sequence[Row], at: Tensor, order: Order, stream: str = "order-0") -> Tensor:
         batch = row_batch(part, self.tokenizer)

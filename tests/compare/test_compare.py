@@ -15,18 +15,20 @@ from typer.testing import CliRunner
 from pmlm.cli import app
 from pmlm.compare.arms import ARMS
 from pmlm.compare.protocol import arm_settings, tune_settings
-from pmlm.compare.records import once
+from pmlm.compare.records import locked, once, read_record
 from pmlm.compare.settings import load_compare_settings, scale_names
+from pmlm.compare.stages import Comparison
 from pmlm.compare.tables import CLAIMS, read_results, report
 from pmlm.compare.texts import length_model, sentence_figures, sentence_rows
 from pmlm.config import to_dict
 from pmlm.corpus.framing import end_predicted, padding_as_text
 from pmlm.corpus.rows import RowSettings, RowStream
 from pmlm.corpus.shards import Corpus
-from pmlm.errors import ConfigError, DataError
+from pmlm.errors import ConfigError, DataError, TrainingDiverged
 from pmlm.lm import LM
 from pmlm.model import build_model
 from pmlm.runtime import generator
+from pmlm.training.plan import work_per_token
 from pmlm.training.settings import model_config
 
 TINY = load_compare_settings("tiny", [])
@@ -49,7 +51,8 @@ def test_models_of_a_scale_differ_in_objective_and_positions_alone(scale: str) -
     base = to_dict(arm_settings(settings, "u-pmlm-a", 1))
     allowed = {"name", "about", "objective.members", "model.positions", "rows.predict_end"}
     for name in settings.models:
-        assert differing(base, to_dict(arm_settings(settings, name, 1))) <= allowed, name
+        more = {"num_steps"} if ARMS[name].work_of else set()
+        assert differing(base, to_dict(arm_settings(settings, name, 1))) <= allowed | more, name
     assert {name for name, _ in settings.pretrained()} == set(settings.models) | set(settings.priors)
 
 
@@ -84,9 +87,11 @@ def test_the_end_marker_is_predicted_where_asked(corpus: Corpus) -> None:
 
 
 def test_lengths_are_a_distribution(corpus: Corpus) -> None:
-    rows = sentence_rows(["Tom is a cat.", "Jerry is a mouse.", "It rained."], corpus.tokenizer, 20)
-    lengths = length_model(rows, 20)
-    assert math.fsum(math.exp(-lengths.nll(n)) for n in range(1, 19)) == pytest.approx(1)
+    sentences = ["Tom is a cat.", "Jerry is a mouse.", "It rained."]
+    rows = sentence_rows(sentences, corpus.tokenizer, 20)
+    lengths = length_model([*sentences, "Mia and Tom went home because it rained. " * 4], corpus.tokenizer, 20)
+    longer = 2 / (4 + 18 + 1)  # one sentence is too long: its share is not dealt out to the others
+    assert math.fsum(math.exp(-lengths.nll(n)) for n in range(1, 19)) == pytest.approx(1 - longer)
     assert lengths.nll(rows[0].num_tokens) < lengths.nll(18)
 
 
@@ -100,8 +105,9 @@ def fresh(corpus: Corpus, name: str, packing: str = "packed") -> LM:
 
 def test_joint_probability_of_a_sentence_counts_everything_that_is_predicted(corpus: Corpus) -> None:
     """By hand from the model's own score: GPT adds the end marker, padding-predicted adds the padding too."""
-    rows = sentence_rows(["Tom is a cat.", "It rained at home."], corpus.tokenizer, 24)
-    lengths = length_model(rows, 24)
+    sentences = ["Tom is a cat.", "It rained at home."]
+    rows = sentence_rows(sentences, corpus.tokenizer, 24)
+    lengths = length_model(sentences, corpus.tokenizer, 24)
     tokens = sum(row.num_tokens for row in rows)
 
     def figures(name: str, packing: str = "packed") -> dict[str, Any]:
@@ -110,7 +116,9 @@ def test_joint_probability_of_a_sentence_counts_everything_that_is_predicted(cor
 
     size = corpus.tokenizer.vocab_size  # untrained heads are nearly uniform over what is allowed
     gpt = figures("gpt-a")["causal"]["l2r"]
-    assert set(gpt) == {"x and N"}
+    assert set(gpt) == {"x alone", "x and N"}
+    alone = figures("gpt-a")["causal"]["bound"]["nats_per_token"]
+    assert gpt["x alone"]["nats_per_token"] == pytest.approx(alone, rel=1e-5)  # all rows are in the part
     assert gpt["x and N"]["nats_per_token"] == pytest.approx((tokens + 2) / tokens * math.log(size - 4), rel=0.03)
     told = figures("u-pmlm-a")["bidirectional"]["random"]
     extra = told["x and N"]["nats_per_token"] - told["x given N"]["nats_per_token"]
@@ -130,25 +138,91 @@ def test_rows_with_padding_as_text(corpus: Corpus) -> None:
 
 
 def test_a_result_is_made_once_and_a_damaged_one_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b.json"
-    assert once(path, lambda: {"x": 1})["x"] == 1
-    record = once(path, lambda: pytest.fail("made twice"))
+    path, lock = tmp_path / "a" / "b.json", tmp_path / "lock"
+    settings = {"measure": {"exact": 8, "seeds": (1, 2)}}
+    once(path, settings, lambda: {"x": 1}, lock)
+    record = once(path, settings, lambda: pytest.fail("made twice"), lock)
+    assert record is not None
     assert record["x"] == 1
     assert {"pmlm", "commit", "seconds", "machine"} <= record["made"].keys()
+    with pytest.raises(DataError, match=r"b\.json was made under other settings \(measure\.exact\)"):
+        once(path, {"measure": {"exact": 9, "seeds": (1, 2)}}, dict, lock)
     path.write_text("{")
     with pytest.raises(DataError, match=r"b\.json is damaged"):
-        once(path, dict)
+        once(path, settings, dict, lock)
+
+
+def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
+    path, lock = tmp_path / "b.json", tmp_path / "lock"
+    with locked(lock) as is_ours:
+        assert is_ours
+        assert once(path, {}, lambda: pytest.fail("made twice at once"), lock) is None
+    assert once(path, {}, lambda: {"x": 1}, lock) == read_record(path)
+
+
+def comparison(tmp_path: Path, said: list[str]) -> Comparison:
+    return Comparison(
+        TINY, tmp_path, tmp_path / "work", tmp_path / "out", device=torch.device("cpu"),
+        drive=lambda _run: None, say=said.append,
+    )  # fmt: skip
+
+
+def test_a_model_that_is_not_trained_to_the_end_is_not_measured(tmp_path: Path) -> None:
+    """Its folder is there from the first evaluation on."""
+    said: list[str] = []
+    (tmp_path / "work" / "runs" / "u-pmlm-a-seed-1" / "model").mkdir(parents=True)
+    comparison(tmp_path, said).run(("evaluate", "samples", "probe"))
+    assert "perplexity: u-pmlm-a-seed-1 has to wait, u-pmlm-a is not trained to the end" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
+    said: list[str] = []
+    study = comparison(tmp_path, said)
+
+    def trained(settings: Any, _corpus: str) -> dict[str, Any]:
+        if settings.name == "gpt-a-seed-1":
+            raise TrainingDiverged("the loss is not finite")
+        return {"tokens": 1}
+
+    study._trained = trained  # type: ignore[method-assign, assignment]
+    with pytest.raises(TrainingDiverged, match=r"gpt-a-seed-1 diverged; all else is done"):
+        study.run(("pretrain",))
+    assert len(list((tmp_path / "out" / "pretrain").glob("*.json"))) == len(TINY.pretrained()) - 1
+
+
+def test_equal_work_is_fewer_tokens_of_the_dearer_objective() -> None:
+    one, other = (arm_settings(TINY, name, 1) for name in ("u-pmlm-a", "aplm-a-equal-work"))
+    work = [run.num_steps * work_per_token(run) for run in (one, other)]
+    assert other.num_steps < one.num_steps
+    assert work[0] == pytest.approx(work[1], rel=0.03)
+
+
+def test_ways_of_padding_differ_in_nothing_else() -> None:
+    packed = tune_settings(TINY, "u-pmlm-a", 1, "lm1b")
+    for packing in ("padded", "padding-seen"):
+        run = tune_settings(TINY, "u-pmlm-a", 1, "lm1b", packing, 20.0)
+        changed = differing(to_dict(packed), to_dict(run))
+        assert changed == {"name", "rows.packing", "rows.length", "batch_rows"}
+        tokens = run.num_steps * run.batch_rows * 20.0
+        assert tokens == pytest.approx(packed.num_steps * packed.batch_rows * packed.rows.length * 0.97, rel=0.02)
 
 
 def figure(perplexity: float) -> dict[str, Any]:
-    return {"perplexity": perplexity, "perplexity_stderr": 0.5, "bits_per_byte": 2.0, "rows": 4}
+    """Of three windows of two documents, the second a nat harder than it should be for every perplexity but 11."""
+    rows = [math.log(perplexity) * tokens for tokens in (10, 10, 20)]
+    rows[1] += 0.0 if perplexity == 11.0 else 1.0
+    return {"perplexity": perplexity, "perplexity_stderr": 0.5, "bits_per_byte": 2.0, "rows": 4, "row_nll": rows}
 
 
 def write_perplexity(out: Path, name: str, sequential: float, shuffled: float) -> None:
     exact = {"l2r": figure(sequential), "random": figure(shuffled)}
     record = {
         "model": name, "title": ARMS[name].title, "seed": 1,
-        "wikitext": {"context": 8, "unknown_share": 0.0, "bidirectional": {"exact": exact, "bound": figure(9.0)}},
+        "wikitext": {
+            "context": 8, "unknown_share": 0.0, "unk_words": 0.01, "exact_rows": [[0, 10], [0, 10], [1, 20]],
+            "bidirectional": {"exact": exact, "bound": figure(9.0)},
+        },
     }  # fmt: skip
     (out / "perplexity").mkdir(parents=True, exist_ok=True)
     (out / "perplexity" / f"{name}.json").write_text(json.dumps(record))
@@ -158,11 +232,12 @@ def test_a_claim_that_fails_is_reported_as_failed(tmp_path: Path) -> None:
     write_perplexity(tmp_path, "u-pmlm-a", 10.0, 12.0)
     write_perplexity(tmp_path, "bert-a", 11.0, 11.5)
     text = report(read_results(tmp_path), "tiny")
-    assert "| u-PMLM-A is below BERT, sequential | holds | 10.0 and 11.0 |" in text
-    assert "| u-PMLM-A is below BERT, random | **fails** | 12.0 and 11.5 |" in text
-    assert "| random is within 10 % of sequential, u-PMLM-A | **fails** | 12.0 and 10.0 |" in text
+    # (log 10 - log 11) and a nat over 40 tokens; each document is 0.5 away from 20 times the mean, so 2 * 0.5 / 40
+    assert "| u-PMLM-A is below BERT, sequential | pretrained | holds | 10.0 and 11.0 | -0.070 ± 0.025 |" in text
+    assert "| u-PMLM-A is below BERT, random | pretrained | **fails** | 12.0 and 11.5 | +0.043 ± 0.000 |" in text
+    assert "| random is within 10 % of sequential, u-PMLM-A | pretrained | **fails** | 12.0 and 10.0 | +0.182" in text
     assert CLAIMS[-1][0] not in text  # R was not measured
-    assert "| BERT | 1 | 11.0 ± 0.5 | 11.5 ± 0.5 | – | – | 2.000 | 23.12 | 25.54 |" in text
+    assert "| BERT | 1 | 11.0 ± 0.5 | 11.5 ± 0.5 | – | – | 2.000 | – | 23.12 | 25.54 |" in text
 
 
 def run(*arguments: str) -> tuple[int, str]:

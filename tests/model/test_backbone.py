@@ -114,6 +114,7 @@ SPECS = [
     HeadSpec(name="first", kind="classes", labels=("a", "b", "c")),
     HeadSpec(name="last", kind="classes", labels=("a", "b", "c"), pooling="last"),
     HeadSpec(name="mean", kind="classes", labels=("a", "b", "c"), pooling="mean"),
+    HeadSpec(name="linear", kind="classes", labels=("a", "b", "c"), pooling="mean", linear=True),
     HeadSpec(name="number", kind="number", high=5.0),
     HeadSpec(name="span", kind="span"),
 ]
@@ -134,6 +135,7 @@ def test_the_heads_of_tasks_read_one_backbone_and_ignore_padding() -> None:
     for name, pooled in {"first": hidden[0], "last": hidden[-1], "mean": hidden.mean(0)}.items():
         head = model.heads[name]
         assert torch.allclose(head.output(head.pooler(pooled)), said[name][0][0], atol=1e-5), name
+    assert torch.allclose(model.heads["linear"].output(hidden.mean(0)), said["linear"][0][0], atol=1e-5)
 
 
 def test_a_frozen_backbone_learns_nothing_and_is_read_without_dropout() -> None:

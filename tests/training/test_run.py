@@ -110,6 +110,15 @@ def test_the_last_few_and_the_best_are_kept(corpus: Corpus, folder: Path) -> Non
     assert set(figures[0].bits_per_byte["bidirectional"]) == {16, 32}
 
 
+@pytest.mark.parametrize("export", ["best", "last"])
+def test_the_best_or_the_last_is_exported(corpus: Corpus, folder: Path, export: str) -> None:
+    run = make_run(corpus, folder, evaluation={"every": 5}, saving={"export": export})
+    figures = iter([2.0, 3.0])  # the second is worse
+    run.evaluate = lambda _model: Evaluation(run.trainer.step, {"bidirectional": {16: next(figures)}})  # type: ignore[method-assign]
+    list(run.events())
+    assert load(folder / "model").about["steps"] == {"best": 5, "last": 10}[export]
+
+
 def test_training_learns_and_the_exported_model_can_be_used(corpus: Corpus, folder: Path) -> None:
     run = make_run(
         corpus, folder, num_steps=60, optim={"kind": "muon", "lr": 0.01}, evaluation={"every": 20}, saving={"every": 60}

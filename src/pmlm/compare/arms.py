@@ -1,4 +1,7 @@
-"""The models that are compared. They differ in objective and positions, and in nothing else."""
+"""The models that are compared. They differ in objective and positions, and in nothing else.
+
+All see as many tokens, but for the one that is there to be compared at equal arithmetic.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -12,6 +15,8 @@ class Arm:
     title: str
     positions: Positions
     objectives: tuple[Objective, ...]
+    work_of: str | None = None
+    """Trained with as much arithmetic as that model takes for its tokens, instead of with as many tokens."""
     predict_end: bool = False
     """A left-to-right model says where a text ends; the others are told."""
 
@@ -31,6 +36,7 @@ ARMS: dict[str, Arm] = {
     "u-pmlm-r": Arm("u-PMLM-R", "relative", (U_PMLM,)),
     "xlnet": Arm("XLNet", "transformer-xl", (XLNET,)),
     "aplm-a": Arm("APLM-A", "absolute", (APLM,)),
+    "aplm-a-equal-work": Arm("APLM-A, u-PMLM-A's arithmetic", "absolute", (APLM,), work_of="u-pmlm-a"),
     "aplm-r": Arm("APLM-R", "relative", (APLM,)),
     "both-r": Arm("u-PMLM + APLM, R", "relative", (U_PMLM, APLM)),
     "bert-a-80-10-10": Arm("BERT, 80-10-10", "absolute", (_masked(BERT, corruption="80-10-10"),)),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from pmlm.compare.arms import ARMS
 from pmlm.compare.settings import CompareSettings
+from pmlm.training.plan import work_per_token
 from pmlm.training.run import with_tokens
 from pmlm.training.settings import TrainSettings
 
@@ -16,11 +17,15 @@ def arm_settings(settings: CompareSettings, name: str, seed: int) -> TrainSettin
         name=f"{name}-seed-{seed}",
         about=f"{arm.title}, {settings.scale} comparison",
         seed=seed,
+        vocab_size=settings.vocab_size,
         model=replace(shared.model, positions=arm.positions),
         objective=arm.mixture,
         rows=replace(shared.rows, predict_end=arm.predict_end),
     )
-    return with_tokens(run, settings.tokens)
+    tokens = settings.tokens
+    if arm.work_of is not None:
+        tokens = round(tokens * work_per_token(arm_settings(settings, arm.work_of, seed)) / work_per_token(run))
+    return with_tokens(run, tokens)
 
 
 def tune_settings(
@@ -28,22 +33,23 @@ def tune_settings(
 ) -> TrainSettings:
     """The fine-tuning of one model on a corpus.
 
-    `packing` other than packed: sentences in rows of their own, which hold `row_tokens` content tokens on average.
+    `packing` other than packed: sentences in rows of their own, which hold `row_tokens` content tokens on average. A
+    step has so many of them that all ways of packing see as many tokens in as many steps.
     """
     before = arm_settings(settings, name, seed)
-    rows = before.rows
-    if packing != "packed":
-        rows = replace(
-            rows,
-            length=settings.measure.sentence_context,
-            packing=packing,  # type: ignore[arg-type]
-            predict_end=rows.predict_end or packing == "padding-predicted",
-            short_share=0.0,
-        )
+    whole = replace(before.rows, short_share=0.0) if corpus == "lm1b" else before.rows  # sentences are short already
     run = replace(
-        before, name=f"{name}-seed-{seed}-{corpus}-{packing}", optim=settings.tune, rows=rows,
+        before, name=f"{name}-seed-{seed}-{corpus}-{packing}", optim=settings.tune, rows=whole,
         evaluation=replace(before.evaluation, every=0),
     )  # fmt: skip
+    run = with_tokens(run, settings.tune_tokens)
     if packing == "packed":
-        return with_tokens(run, settings.tune_tokens)
-    return replace(run, num_steps=max(1, round(settings.tune_tokens / (run.batch_rows * row_tokens))))
+        return run
+    rows = replace(
+        whole,
+        length=settings.measure.sentence_context,
+        packing=packing,  # type: ignore[arg-type]
+        predict_end=whole.predict_end or packing == "padding-predicted",
+    )
+    per_step = settings.tune_tokens / run.num_steps
+    return replace(run, rows=rows, batch_rows=max(1, round(per_step / row_tokens)))

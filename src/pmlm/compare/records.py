@@ -1,26 +1,41 @@
-"""Results of a comparison: each is made once, and says where it comes from."""
+"""Results of a comparison: each is made once, by one process, and says where it comes from."""
 
+import contextlib
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pmlm.errors import DataError
 from pmlm.keeping import made, write_text
 
+try:
+    import fcntl
+except ImportError:  # no such locks on this system: run one process alone
+    fcntl = None  # type: ignore[assignment]
+
 Record = dict[str, Any]
 
 
-def once(path: Path, make: Callable[[], Record]) -> Record:
-    """The record at `path`, made and written whole where it is not there yet."""
+def once(path: Path, settings: Mapping[str, Any], make: Callable[[], Record], lock: Path) -> Record | None:
+    """The record at `path`, made and written whole where it is not there yet. None: another process is at it.
+
+    A record that was made under other settings is refused: rows of one table would not be of one protocol.
+    """
     if path.is_file():
-        return read_record(path)
-    began = time.time()
-    record = make()
-    record["made"] = made(time.time() - began)
-    write_text(path, json.dumps(record, indent=2) + "\n")
-    return record
+        return _checked(path, settings)
+    with locked(lock) as is_ours:
+        if not is_ours:
+            return None
+        if path.is_file():
+            return _checked(path, settings)
+        origin, began = made(), time.time()
+        record = {"settings": dict(settings), **make()}
+        record["made"] = {**origin, "seconds": round(time.time() - began, 1)}
+        write_text(path, json.dumps(record, indent=2) + "\n")
+        return record
 
 
 def read_record(path: Path) -> Record:
@@ -28,3 +43,40 @@ def read_record(path: Path) -> Record:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is damaged ({error}): remove it to measure again") from None
+
+
+def _checked(path: Path, settings: Mapping[str, Any]) -> Record:
+    record = read_record(path)
+    plain = json.loads(json.dumps(dict(settings)))
+    changed = sorted(_differing(record.get("settings", {}), plain))
+    if changed:
+        names = ", ".join(changed[:5]) + (" …" if len(changed) > 5 else "")
+        raise DataError(f"{path} was made under other settings ({names}): remove it, or give another --out")
+    return record
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """Names of settings that both have, with different values."""
+    for key in before.keys() & now.keys():
+        a, b = before[key], now[key]
+        if isinstance(a, dict) and isinstance(b, dict):
+            yield from _differing(a, b, f"{where}{key}.")
+        elif a != b:
+            yield where + key
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Whether this process alone may go on. The system frees the lock of a process that dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(handle)

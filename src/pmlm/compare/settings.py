@@ -36,7 +36,9 @@ class Measure:
     sentence_context: int = 50
     """LM1B: slots of a sentence, markers included; longer ones are left out, and their share is said."""
     exact: int = 64
-    """Windows and sentences for exact figures, drawn at random."""
+    """Windows for exact figures, drawn at random."""
+    exact_sentences: int = 256
+    """Sentences for exact figures, drawn at random; the bound is over all."""
     bound: int | None = None
     """Windows for the bound; without it, all."""
     importance_windows: int = 16

@@ -1,6 +1,9 @@
-"""The stages of a comparison. Each unit of work leaves one JSON file and is not done again once that is there."""
+"""The stages of a comparison. Each unit of work leaves one JSON file and is not done again once that is there.
 
-from collections.abc import Callable
+Units are locked, so that several processes can share the work; what is not ready for one of them is left to another.
+"""
+
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -9,14 +12,14 @@ import torch
 
 from pmlm.compare.arms import ARMS
 from pmlm.compare.protocol import arm_settings, tune_settings
-from pmlm.compare.records import Record, once
+from pmlm.compare.records import Record, locked, once, read_record
 from pmlm.compare.settings import CompareSettings
 from pmlm.compare.texts import Lengths, length_model, sentence_figures, sentence_rows, text_windows, window_figures
 from pmlm.config import to_dict
 from pmlm.corpus.documents import iter_documents, read_documents
 from pmlm.corpus.prepare import PrepareSettings, prepare, read_ids
 from pmlm.corpus.shards import Corpus, open_corpus
-from pmlm.errors import DataError
+from pmlm.errors import DataError, TrainingDiverged
 from pmlm.lm import LM, load
 from pmlm.nlu.finetuned import load_start
 from pmlm.nlu.glue import load_glue
@@ -47,10 +50,16 @@ class Comparison:
         self.settings, self.data, self.work, self.out = settings, data, work, out
         self.device, self.drive, self.say = device, drive, say
 
+        self.failed: list[str] = []
+        """Units whose training diverged."""
+
     def run(self, stages: tuple[str, ...]) -> None:
+        """Several processes may do this at once: each takes what no other is at."""
         for stage in STAGES:
             if stage in stages:
                 getattr(self, stage)()
+        if self.failed:
+            raise TrainingDiverged(f"the training of {', '.join(self.failed)} diverged; all else is done")
 
     # -- texts ------------------------------------------------------------------------------------------------------
 
@@ -71,6 +80,12 @@ class Comparison:
         return load_tokenizer(folder)
 
     def prepare(self) -> None:
+        with locked(self._lock("prepare")) as is_ours:
+            if not is_ours:
+                raise DataError(f"another process is preparing {self.work}: start this one when it is done")
+            self._prepare_all()
+
+    def _prepare_all(self) -> None:
         sources = self.settings.sources
         drop = read_ids(self.source(sources.drop)) if sources.drop else []
         main = PrepareSettings(heldout=self.settings.heldout)
@@ -105,14 +120,14 @@ class Comparison:
     @cached_property
     def lengths(self) -> Lengths:
         context = self.settings.measure.sentence_context
-        return length_model(sentence_rows(self.sentences[0], self.tokenizer, context), context)
+        return length_model(self.sentences[0], self.tokenizer, context)
 
     # -- models -----------------------------------------------------------------------------------------------------
 
     def pretrain(self) -> None:
         for name, seed in self.settings.pretrained():
             run = arm_settings(self.settings, name, seed)
-            self._once("pretrain", run.name, partial(self._trained, run, "pretrain"), name, seed)
+            self._once("pretrain", run.name, partial(self._trained, run, "pretrain"), name, seed, {"run": run})
 
     def _trained(self, settings: TrainSettings, corpus: str, init_from: LM | None = None) -> Record:
         """Train to the end, from where it was left; what was trained, for how long, and how it went."""
@@ -124,41 +139,81 @@ class Comparison:
         if not run.has_ended:
             self.drive(run)
         return {
-            "settings": to_dict(settings),
             "parameters": run.model.num_parameters(),
             "tokens": run.job.tokens(),
             **_history(folder),
         }
 
-    def model(self, run: str) -> LM:
+    def model_folder(self, run: str) -> Path:
         folder = self.work / "runs" / run / MODEL
         if not folder.is_dir():
             raise DataError(f"{folder} is missing: run the stages before this one first")
-        return load(folder, device=str(self.device))
+        return folder
+
+    def model(self, run: str) -> LM:
+        return load(self.model_folder(run), device=str(self.device))
 
     def _pretrained(self, name: str, seed: int) -> LM:
         return self.model(arm_settings(self.settings, name, seed).name)
 
-    def _once(self, stage: str, unit: str, make: Callable[[], Record], name: str, seed: int) -> Record:
+    def _is_trained(self, name: str, seed: int) -> bool:
+        """To the end: a folder with a model may be of a run that is on its way, or was stopped."""
+        run = arm_settings(self.settings, name, seed).name
+        if is_there := (self.out / "pretrain" / f"{run}.json").is_file():
+            self.model_folder(run)
+        return is_there
+
+    def _once(
+        self, stage: str, unit: str, make: Callable[[], Record], name: str, seed: int, settings: Mapping[str, Any]
+    ) -> None:
+        """One unit of work under these settings, which go into its record."""
+        if stage != "pretrain" and not self._is_trained(name, seed):
+            self.say(f"{stage}: {unit} has to wait, {name} is not trained to the end")
+            return
         about = {"model": name, "title": ARMS[name].title, "seed": seed, "scale": self.settings.scale}
-        return once(self.out / stage / f"{unit}.json", lambda: {**about, **make()})
+        plain = {key: to_dict(value) for key, value in settings.items()}
+        try:
+            record = once(
+                self.out / stage / f"{unit}.json", plain, lambda: {**about, **make()}, self._lock(f"{stage}-{unit}")
+            )
+        except TrainingDiverged as error:
+            self.say(f"{stage}: {unit} failed: {error}")
+            self.failed.append(unit)
+            return
+        if record is None:
+            self.say(f"{stage}: another process is at {unit}")
+
+    def _lock(self, unit: str) -> Path:
+        return self.work / "locks" / unit
 
     # -- figures ----------------------------------------------------------------------------------------------------
 
     def evaluate(self) -> None:
         for name, seed in self.settings.tabulated():
-            make = partial(self._figures, arm_settings(self.settings, name, seed).name, ("wikitext", "lm1b"))
-            self._once("perplexity", f"{name}-seed-{seed}", make, name, seed)
+            run, measure = arm_settings(self.settings, name, seed), self.settings.measure
+            make = partial(self._evaluated, run)
+            self._once("perplexity", f"{name}-seed-{seed}", make, name, seed, {"run": run, "measure": measure})
 
-    def _figures(self, run: str, corpora: tuple[str, ...], packing: str = "packed") -> Record:
+    def _evaluated(self, run: TrainSettings) -> Record:
+        trained = read_record(self.out / "pretrain" / f"{run.name}.json")
+        return {"tokens": trained["tokens"], **self._figures(run.name, ("wikitext", "lm1b"))}
+
+    def _figures(self, run: str, corpora: tuple[str, ...], packing: str = "packed", *, orders: bool = True) -> Record:
+        """`orders`: with the bound over orders."""
         self.say(f"measuring {run} on {' and '.join(corpora)}")
         lm, measure, report = self.model(run), self.settings.measure, {}
         if "wikitext" in corpora:
             documents = read_documents(self.source(self.settings.sources.wikitext_test), "wikitext")
             rows = text_windows(documents, self.tokenizer, measure.context)
-            importance = (measure.importance_windows, measure.importance_orders)
+            words = [word for text in documents for word in text.split()]
+            importance = (measure.importance_windows, measure.importance_orders) if orders else (0, 0)
             figures = window_figures(lm, rows, exact=measure.exact, bound=measure.bound, importance=importance)
-            report["wikitext"] = {"context": measure.context, "windows": len(rows), **figures}
+            report["wikitext"] = {
+                "context": measure.context,
+                "windows": len(rows),
+                "unk_words": words.count("<unk>") / len(words),
+                **figures,
+            }
         if "lm1b" in corpora:
             rows = sentence_rows(self.sentences[1], self.tokenizer, measure.sentence_context)
             report["lm1b"] = {
@@ -166,7 +221,12 @@ class Comparison:
                 "sentences": len(self.sentences[1]),
                 "fitting": len(rows),
                 **sentence_figures(
-                    lm, rows, self.lengths, exact=measure.exact, packing=packing, context=measure.sentence_context
+                    lm,
+                    rows,
+                    self.lengths,
+                    exact=measure.exact_sentences,
+                    packing=packing,
+                    context=measure.sentence_context,
                 ),
             }
         return report
@@ -176,11 +236,12 @@ class Comparison:
             for corpus in ("wikitext", "lm1b"):
                 run = tune_settings(self.settings, name, seed, corpus)
                 make = partial(self._tuned, run, name, seed, corpus)
-                self._once("tuned", f"{name}-seed-{seed}-{corpus}", make, name, seed)
+                unit, settings = _tuned_unit(name, seed, corpus), {"run": run, "measure": self.settings.measure}
+                self._once("tuned", unit, make, name, seed, settings)
 
     def _tuned(self, run: TrainSettings, name: str, seed: int, corpus: str, packing: str = "packed") -> Record:
         training = self._trained(run, corpus, self._pretrained(name, seed))
-        figures = self._figures(run.name, (corpus,), packing)
+        figures = self._figures(run.name, (corpus,), packing, orders=False)
         return {"corpus": corpus, "packing": packing, "training": training, **figures}
 
     def padding(self) -> None:
@@ -192,13 +253,22 @@ class Comparison:
             for packing in packings if name in self.settings.models else ():
                 run = tune_settings(self.settings, name, seed, "lm1b", packing, row_tokens)
                 make = partial(self._tuned, run, name, seed, "lm1b", packing)
-                self._once("padding", f"{name}-{packing}", make, name, seed)
+                if packing == "packed":  # that is how all are tuned
+                    done = self.out / "tuned" / f"{_tuned_unit(name, seed, 'lm1b')}.json"
+                    if not done.is_file():
+                        self.say(f"padding: {name}-{packing} has to wait, the stage `tune` makes it")
+                        continue
+                    make = partial(read_record, done)
+                self._once(
+                    "padding", f"{name}-{packing}", make, name, seed, {"run": run, "measure": self.settings.measure}
+                )
 
     def samples(self) -> None:
         seed = self.settings.seeds[0]
         for name in ("u-pmlm-a", "bert-a", "gpt-a"):
             if name in self.settings.models:
-                self._once("samples", name, partial(self._samples, name, seed), name, seed)
+                run = arm_settings(self.settings, name, seed)
+                self._once("samples", name, partial(self._samples, name, seed), name, seed, {"run": run})
 
     def _samples(self, name: str, seed: int) -> Record:
         lm = self._pretrained(name, seed)
@@ -216,15 +286,20 @@ class Comparison:
         seed = self.settings.seeds[0]
         for name in dict.fromkeys(("bert-a", "u-pmlm-a", *self.settings.priors)):
             if name in (*self.settings.models, *self.settings.priors):
-                self._once("probes", name, partial(self._probed, name, seed), name, seed)
+                settings = {"run": arm_settings(self.settings, name, seed), "probe": self.settings.probe}
+                self._once("probes", name, partial(self._probed, name, seed), name, seed, settings)
 
     def _probed(self, name: str, seed: int) -> Record:
         self.say(f"probing {name}")
         run = arm_settings(self.settings, name, seed).name
-        start = load_start(self.work / "runs" / run / MODEL)
+        start = load_start(self.model_folder(run))
         data = [load_glue(task, self.source(self.settings.sources.glue)) for task in find_tasks(self.settings.probes)]
         study = GlueStudy(start, self.settings.probe, self.work / "probes" / name, self.device)
         return {"probe": study.run(data, drive=self.drive)}
+
+
+def _tuned_unit(name: str, seed: int, corpus: str) -> str:
+    return f"{name}-seed-{seed}-{corpus}"
 
 
 def _history(run: Path) -> Record:

@@ -1,6 +1,5 @@
 """Results -> Markdown: the same JSON gives the same bytes."""
 
-import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from pmlm.compare.arms import ARMS
 from pmlm.compare.records import Record, read_record
 from pmlm.errors import DataError
+from pmlm.evaluation import ratio_stderr
 from pmlm.keeping import markdown_table
 
 PAPER: dict[str, dict[str, tuple[float | None, float | None]]] = {
@@ -32,9 +32,12 @@ Place = tuple[str, str]
 CLAIMS: list[tuple[str, Place, Place, float | None]] = [
     ("u-PMLM-A is below BERT, sequential", ("u-pmlm-a", "l2r"), ("bert-a", "l2r"), None),
     ("u-PMLM-A is below BERT, random", ("u-pmlm-a", "random"), ("bert-a", "random"), None),
+    ("u-PMLM-R is below BERT, sequential", ("u-pmlm-r", "l2r"), ("bert-a", "l2r"), None),
+    ("u-PMLM-R is below BERT, random", ("u-pmlm-r", "random"), ("bert-a", "random"), None),
     ("random is within 10 % of sequential, u-PMLM-A", ("u-pmlm-a", "random"), ("u-pmlm-a", "l2r"), 0.1),
     ("random is within 10 % of sequential, u-PMLM-R", ("u-pmlm-r", "random"), ("u-pmlm-r", "l2r"), 0.1),
     ("A and R are within 5 % of each other, sequential", ("u-pmlm-a", "l2r"), ("u-pmlm-r", "l2r"), 0.05),
+    ("A and R are within 5 % of each other, random", ("u-pmlm-a", "random"), ("u-pmlm-r", "random"), 0.05),
 ]
 """What the paper claims of perplexity on WikiText-103: the first below the second, or within a share of it."""
 
@@ -121,7 +124,7 @@ def wikitext_table(results: Results) -> str:
                 [_titles(r, visibility, before), str(r["seed"])]
                 + [_ppl(one["exact"].get(order)) for order in ("l2r", "random")]
                 + [_ppl(two["exact"].get(order)) for order in ("l2r", "random")]
-                + [_bits(two.get("bound") or one["bound"])]
+                + [_bits(one["bound"]), _bits(two.get("bound"))]
                 + ["–" if value is None else f"{value:.2f}" for value in paper]
             )
     if not rows:
@@ -129,11 +132,12 @@ def wikitext_table(results: Results) -> str:
     one = results["perplexity"][0]["wikitext"]
     note = (
         f"Perplexity per token of {_exact_rows(one)} windows of {one['context']} slots, exact, with standard errors; "
-        f"the bound is over {_bound_rows(one)} windows. [UNK]: {one['unknown_share']:.2%} of the tokens. The paper's "
-        "figures are of 110M parameters and another vocabulary: only their order can be compared."
+        f"the bound is over {_bound_rows(one)} windows. [UNK]: {one['unknown_share']:.2%} of the tokens; "
+        f"`<unk>` is spelt in the text, {one['unk_words']:.2%} of its words. The paper's figures are of 110M "
+        "parameters and another vocabulary: only their order can be compared."
     )
     header = ["model", "seed", "sequential", "random", "sequential, tuned", "random, tuned", "bits per byte (bound)",
-              "paper, sequential", "paper, random"]  # fmt: skip
+              "tuned", "paper, sequential", "paper, random"]  # fmt: skip
     return f"{markdown(header, rows)}\n\n{note}"
 
 
@@ -153,8 +157,19 @@ def _sentence_rows(record: Record, stage: str) -> list[list[str]]:
         rows.append(
             [_titles(record, visibility, figures), str(record["seed"]), stage]
             + [_ppl(cells.get(order, {}).get(kind)) for kind in ("x given N", "x and N") for order in ("l2r", "random")]
+            + [_bits(cells.get("bound"))]
         )
     return rows
+
+
+SENTENCES = [
+    "x given N, sequential", "x given N, random", "x and N, sequential", "x and N, random", "bits per byte of x",
+]  # fmt: skip
+
+
+def _measured_sentences(record: Record) -> int:
+    cells = next(v for v in record["lm1b"].values() if isinstance(v, dict))
+    return int(cells["l2r"]["x and N"]["rows"])
 
 
 def lm1b_table(results: Results) -> str:
@@ -171,34 +186,32 @@ def lm1b_table(results: Results) -> str:
         return ""
     some = stages[0][0]["lm1b"]
     note = (
-        f"Perplexity per content token of whole sentences, with standard errors. {some['fitting']} of "
-        f"{some['sentences']} sentences fit into {some['context']} slots; a random part of them is measured. Given "
-        "N: the model sees how long the sentence is. And N: it says so, or the probability of N is added from the "
-        "lengths of the training sentences."
+        f"Perplexity per content token of {_measured_sentences(stages[0][0])} whole sentences, with standard errors. "
+        f"{some['fitting']} of {some['sentences']} sentences fit into {some['context']} slots; the measured ones are "
+        "drawn from them at random, and the order-averaged bound in bits per byte (GPT: exact, without the end) is "
+        "over all. Given N: the model sees how long the sentence is. And N: it says so, or the probability of N is "
+        "added from the lengths of the training sentences."
     )
-    header = ["model", "seed", "", "x given N, sequential", "x given N, random", "x and N, sequential",
-              "x and N, random", "paper, sequential", "paper, random"]  # fmt: skip
+    header = ["model", "seed", "", *SENTENCES, "paper, sequential", "paper, random"]
     return f"{markdown(header, rows)}\n\n{note}"
 
 
 def padding_table(results: Results) -> str:
     rows = [row for r in in_order(results["padding"]) for row in _sentence_rows(r, r["packing"])]
-    header = ["model", "seed", "padding", "x given N, sequential", "x given N, random", "x and N, sequential",
-              "x and N, random"]  # fmt: skip
-    return markdown(header, rows)
+    return markdown(["model", "seed", "padding", *SENTENCES], rows)
 
 
 def prior_table(results: Results) -> str:
-    probes = {r["model"]: r["probe"]["tasks"] for r in results["probes"]}
+    probes = {(r["model"], r["seed"]): r["probe"]["tasks"] for r in results["probes"]}
     names = {"bert-a": "fixed 15 %", "u-pmlm-a": "uniform [0, 1]"}
-    wanted = [r for r in in_order(results["pretrain"]) if r["model"] in probes]
+    wanted = [r for r in in_order(results["pretrain"]) if (r["model"], r["seed"]) in probes]
     tasks = sorted({task for found in probes.values() for task in found})
     rows = []
     for r in wanted:
         if not r["curve"]:
             continue
         (figures,) = [f for v, f in r["curve"][-1]["bits_per_byte"].items() if v == "bidirectional"] or [{}]
-        scores = [probes[r["model"]].get(task, {}).get("score", {}).get("mean") for task in tasks]
+        scores = [probes[r["model"], r["seed"]].get(task, {}).get("score", {}).get("mean") for task in tasks]
         rows.append(
             [names.get(r["model"], r["title"].removeprefix("prior ")), str(r["seed"])]
             + [f"{figures[max(figures, key=int)]:.3f}" if figures else "–"]
@@ -217,7 +230,7 @@ def importance_table(results: Results) -> str:
                     [_titles(r, visibility, r["wikitext"]), str(r["seed"]), str(found["orders"]),
                      str(found["mean"]["rows"]), _bits(found["mean"]), _bits(found["weighted"])]
                 )  # fmt: skip
-    header = ["model", "seed", "orders", "windows", "bits per byte, one order", "importance-weighted"]
+    header = ["model", "seed", "orders", "windows", "bits per byte, mean of the orders", "importance-weighted"]
     return markdown(header, rows)
 
 
@@ -241,20 +254,37 @@ def time_table(results: Results) -> str:
 
 def checks_table(results: Results) -> str:
     """The orderings that the paper claims, with their outcome here; fine-tuned models where there are such."""
-    source = [r for r in results["tuned"] if "wikitext" in r] or results["perplexity"]
-
-    def perplexity(name: str, order: str) -> float | None:
-        found = [r["wikitext"]["bidirectional"]["exact"][order]["perplexity"] for r in source if r["model"] == name]
-        return statistics.mean(found) if found else None
-
+    tuned = [r for r in results["tuned"] if "wikitext" in r]
     rows = []
-    for claim, one, other, share in CLAIMS:
-        first, second = perplexity(*one), perplexity(*other)
-        if first is None or second is None:
-            continue
-        holds = first < second if share is None else abs(first / second - 1) <= share
-        rows.append([claim, "holds" if holds else "**fails**", f"{first:.1f} and {second:.1f}"])
-    return markdown(["claim", "here", "perplexity on WikiText-103"], rows)
+    for source, stage in ((results["perplexity"], "pretrained"), (tuned, "tuned")):
+        found = {r["model"]: r["wikitext"] for r in reversed(in_order(source))}  # of the first seed
+        for claim, (one, order), (other, other_order), share in CLAIMS:
+            if one not in found or other not in found:
+                continue
+            first, second = (
+                found[name]["bidirectional"]["exact"][way] for name, way in ((one, order), (other, other_order))
+            )
+            ratio = first["perplexity"] / second["perplexity"]
+            holds = ratio < 1 if share is None else abs(ratio - 1) <= share
+            rows.append(
+                [claim, stage, "holds" if holds else "**fails**",
+                 f"{first['perplexity']:.1f} and {second['perplexity']:.1f}", _apart(found[one], first, second)]
+            )  # fmt: skip
+    header = ["claim", "", "here", "perplexity on WikiText-103", "difference in nats per token"]
+    return markdown(header, rows)
+
+
+def _apart(figures: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> str:
+    """How far two figures over the same windows are apart, with the standard error of the difference."""
+    if "row_nll" not in one or "row_nll" not in other:
+        return "–"
+    by_document: dict[int, tuple[float, int]] = {}
+    for (document, tokens), a, b in zip(figures["exact_rows"], one["row_nll"], other["row_nll"], strict=True):
+        before = by_document.get(document, (0.0, 0))
+        by_document[document] = (before[0] + a - b, before[1] + tokens)
+    pairs = list(by_document.values())
+    mean = sum(a for a, _ in pairs) / sum(n for _, n in pairs)
+    return f"{mean:+.3f} ± {ratio_stderr(pairs) or 0:.3f}"
 
 
 def samples_text(results: Results) -> str:

@@ -2,7 +2,8 @@
 
 Every model scores the same content tokens. A sentence's probability has two meanings: p(x | N) for a model that sees
 how long the text is, and p(x, N). A left-to-right model, or one that predicts padding, gives the second; the first
-becomes the second by the probability of N under a smoothed histogram of the training sentences' lengths.
+becomes the second by the probability of N under a smoothed histogram of the training sentences' lengths. What a
+left-to-right model gives the content without its end is neither; it is kept as "x alone".
 
 Shapes: B rows, L slots.
 """
@@ -18,24 +19,27 @@ from torch import Tensor
 
 from pmlm.corpus.framing import Row, end_predicted, frame, padding_as_text, row_batch, windows
 from pmlm.errors import DataError
-from pmlm.evaluation import Scorer, draw_part, ratio_stderr
-from pmlm.likelihood import arranged_ranks, order_logp
+from pmlm.evaluation import Scorer, draw_part, ratio_stderr, sum_figures
+from pmlm.likelihood import MAX_SLOTS, arranged_ranks, order_logp
 from pmlm.lm import LM
 from pmlm.model import Visibility
 from pmlm.orders import Order, parse_order
 from pmlm.runtime import generator
 from pmlm.tokenizer import Tokenizer
 
+CPU_SLOTS = 2048
+"""Slots of a forward pass on a CPU: relative positions are quicker in smaller passes there."""
+
 
 @dataclass(frozen=True)
 class Lengths:
-    """p(N): a histogram of sentence lengths in tokens, one added to each length that fits."""
+    """p(N): a histogram of sentence lengths in tokens. Those beyond `longest` are one class; one is added to each."""
 
     counts: Counter[int]
     longest: int
 
     def nll(self, num: int) -> float:
-        return -math.log((self.counts[num] + 1) / (sum(self.counts.values()) + self.longest))
+        return -math.log((self.counts[num] + 1) / (sum(self.counts.values()) + self.longest + 1))
 
 
 def text_windows(documents: Sequence[str], tokenizer: Tokenizer, context: int) -> list[Row]:
@@ -54,8 +58,11 @@ def sentence_rows(sentences: Sequence[str], tokenizer: Tokenizer, context: int) 
     return rows
 
 
-def length_model(rows: Sequence[Row], context: int) -> Lengths:
-    return Lengths(Counter(row.num_tokens for row in rows), context - 2)
+def length_model(sentences: Sequence[str], tokenizer: Tokenizer, context: int) -> Lengths:
+    """Of all sentences, also of those that do not fit: a model that says where a text ends has to allow for them."""
+    counts = Counter(len(tokenizer.encode(text)) for text in sentences)
+    del counts[0]
+    return Lengths(counts, context - 2)
 
 
 def orders_of(visibility: Visibility) -> list[Order]:
@@ -65,34 +72,46 @@ def orders_of(visibility: Visibility) -> list[Order]:
 def window_figures(
     lm: LM, rows: Sequence[Row], *, exact: int, bound: int | None, importance: tuple[int, int], seed: int = 0
 ) -> dict[str, Any]:
-    """Perplexity of windows by visibility: exact along orders on a part, the order-averaged bound on more of them."""
-    report: dict[str, Any] = {}
+    """Perplexity of windows by visibility: exact along orders on a part, the order-averaged bound on more of them.
+
+    `importance`: how many windows and orders the bound over orders takes; (0, 0) for none.
+    """
+    part = draw_part(rows, exact, seed)
+    report: dict[str, Any] = {"exact_rows": [[row.document, row.num_tokens] for row in part]}
     for visibility in lm.model.config.visibilities:
-        scorer = Scorer(lm.model, lm.tokenizer, visibility, seed)
-        part = draw_part(rows, exact, seed)
-        figures = {str(order): scorer.exact(part, order).to_dict() for order in orders_of(visibility)}
+        scorer = _scorer(lm, visibility, seed)
         entry: dict[str, Any] = {
-            "exact": figures,
+            "exact": {str(order): _exact(scorer, part, order) for order in orders_of(visibility)},
             "bound": scorer.bound(draw_part(rows, bound, seed)).to_dict(),
         }
         num, orders = importance
         if visibility != "causal" and num and orders > 1:
-            some = draw_part(rows, num, seed)
-            entry["importance"] = {
-                "orders": orders,
-                "weighted": scorer.importance_weighted(some, orders).to_dict(),
-                "mean": scorer.exact(some, parse_order("random")).to_dict(),
-            }
+            mean, weighted = scorer.over_orders(draw_part(rows, num, seed), orders)
+            entry["importance"] = {"orders": orders, "weighted": weighted.to_dict(), "mean": mean.to_dict()}
         report[visibility] = entry
     unknown = sum(i == lm.tokenizer.unk_id for row in rows for i in row.ids)
     report["unknown_share"] = unknown / sum(row.num_tokens for row in rows)
     return report
 
 
+def _scorer(lm: LM, visibility: Visibility, seed: int) -> Scorer:
+    slots = CPU_SLOTS if lm.model.device.type == "cpu" else MAX_SLOTS
+    return Scorer(lm.model, lm.tokenizer, visibility, seed, slots)
+
+
+def _exact(scorer: Scorer, rows: Sequence[Row], order: Order) -> dict[str, Any]:
+    """With the nats of each row: models that scored the same rows can be compared row by row."""
+    nll = scorer.exact_nll(rows, order)
+    return {**sum_figures(rows, nll).to_dict(), "row_nll": [round(value, 4) for value in nll]}
+
+
 def sentence_figures(
     lm: LM, rows: Sequence[Row], lengths: Lengths, *, exact: int, packing: str = "packed", context: int, seed: int = 0
 ) -> dict[str, Any]:
-    """Perplexity of sentences per content token, as p(x | N) where the model sees N, and as p(x, N)."""
+    """Perplexity of sentences per content token, as p(x | N) where the model sees N, and as p(x, N).
+
+    Exact on a part; beside it the order-averaged bound of the content on all rows, where nothing else is predicted.
+    """
     part = draw_part(rows, exact, seed)
     report: dict[str, Any] = {}
     for visibility in lm.model.config.visibilities:
@@ -102,11 +121,14 @@ def sentence_figures(
         for order in orders_of(visibility):
             content, rest = _scored(lm, shown, part, order, visibility, seed)
             if predicts_end:
-                entry = {"x and N": _per_token(part, content + rest)}
+                entry = {"x alone": _per_token(part, content), "x and N": _per_token(part, content + rest)}
             else:
                 prior = torch.tensor([lengths.nll(row.num_tokens) for row in part])
                 entry = {"x given N": _per_token(part, content), "x and N": _per_token(part, content + prior)}
             report[visibility][str(order)] = entry
+        if packing != "padding-predicted":
+            seen = [_shown(row, lm.tokenizer, packing, context, predicts_end=False) for row in rows]
+            report[visibility]["bound"] = _scorer(lm, visibility, seed).bound(seen).to_dict()
     return report
 
 

@@ -35,6 +35,8 @@ class HeadSpec:
     is_pair: bool = False
     """Whether it reads two texts."""
     pooling: Pooling = "first"
+    linear: bool = False
+    """classes and number: a linear map of the pooled text, without BERT's dense layer and tanh before it."""
     low: float = 0.0
     high: float = 0.0
     """number: the range of the scale."""
@@ -147,10 +149,10 @@ class Pooler(nn.Module):
 class ClassifierHead(nn.Module):
     """Classes (or one number, for regression) of a text or a pair of texts."""
 
-    def __init__(self, width: int, num_outputs: int, pooling: Pooling, dropout: float) -> None:
+    def __init__(self, width: int, num_outputs: int, pooling: Pooling, dropout: float, *, linear: bool) -> None:
         super().__init__()
         self.pooling: Pooling = pooling
-        self.pooler = Pooler(width)
+        self.pooler = nn.Identity() if linear else Pooler(width)
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(width, num_outputs)
 
@@ -216,9 +218,9 @@ class TaskModel(nn.Module):
 def _build_head(config: ModelConfig, spec: HeadSpec) -> nn.Module:
     match spec.kind:
         case "classes":
-            return ClassifierHead(config.width, len(spec.labels), spec.pooling, config.dropout)
+            return ClassifierHead(config.width, len(spec.labels), spec.pooling, config.dropout, linear=spec.linear)
         case "number":
-            return ClassifierHead(config.width, 1, spec.pooling, config.dropout)
+            return ClassifierHead(config.width, 1, spec.pooling, config.dropout, linear=spec.linear)
         case "span":
             return SpanHead(config.width)
 

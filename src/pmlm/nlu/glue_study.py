@@ -98,7 +98,7 @@ def prepare_task(data: GlueData, start: Start, settings: FinetuneSettings) -> tu
     assert data.train is not None
     config = start.backbone.config
     length = settings.row_length(config)
-    spec = data.task.head(settings.head_pooling(config))
+    spec = data.task.head(settings.head_pooling(config), linear=settings.frozen)
 
     def rows_and_labels(examples: Sequence[Example]) -> tuple[list[Any], list[float]]:
         labels = [e.label for e in examples if e.label is not None]

@@ -41,7 +41,7 @@ class FinetuneSettings:
     pooling: Literal["auto", "first", "last", "mean"] = "auto"
     """Where a text's summary is read. auto: at the first slot, the last of a left-to-right model."""
     frozen: bool = False
-    """Train the heads alone, on a backbone left as it is: a probe."""
+    """Train the heads alone, each one linear map, on a backbone left as it is: a probe."""
     shuffle_labels: bool = False
     """Train on labels dealt out at random: what is reached then is chance."""
     train_rows: int | None = None

@@ -45,7 +45,7 @@ class GlueTask:
     def is_number(self) -> bool:
         return not self.labels
 
-    def head(self, pooling: Pooling) -> HeadSpec:
+    def head(self, pooling: Pooling, *, linear: bool = False) -> HeadSpec:
         low, high = self.scale if self.is_number else (0.0, 0.0)
         return HeadSpec(
             name=self.name,
@@ -53,6 +53,7 @@ class GlueTask:
             labels=self.says or self.labels,
             is_pair=len(self.texts) == 2,
             pooling=pooling,
+            linear=linear,
             low=low,
             high=high,
         )

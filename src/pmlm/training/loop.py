@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -61,6 +61,8 @@ class Pace:
     save_every: int
     keep: int
     """How many of the latest checkpoints are kept, besides the best."""
+    export: Literal["best", "last"] = "best"
+    """After which evaluations the model is written, to use: those with a new best, or all."""
     patience: int | None = None
     """Stop after this many evaluations in a row without a new best."""
 
@@ -86,7 +88,7 @@ class RunLoop(ABC, Generic[M, N]):
 
     @abstractmethod
     def export(self, model: N, measured: M) -> None:
-        """Write the model of a new best, to use; called on the first rank."""
+        """Write the model, to use; called on the first rank."""
 
     @abstractmethod
     def blank_model(self) -> N:
@@ -146,12 +148,13 @@ class RunLoop(ABC, Generic[M, N]):
         model = self._plain_model()
         result = self.evaluate(model)
         self._log({"kind": "evaluation", "step": result.step, **result.record(), "headline": result.headline})
-        if self.best is None or self._is_better(result.headline, self.best[0]):
+        is_best = self.best is None or self._is_better(result.headline, self.best[0])
+        if is_best:
             self.best, self.stale = (result.headline, f"step-{result.step:08}"), 0
-            if self.ranks.is_main:
-                self.export(model, result)
         else:
             self.stale += 1
+        if self.ranks.is_main and (is_best or self.pace.export == "last"):
+            self.export(model, result)
         return result
 
     def _is_better(self, figure: float, best: float) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pmlm.config import to_dict
 from pmlm.model import LanguageModel, ModelConfig
 from pmlm.objectives import Objective
 from pmlm.training.settings import TrainSettings
@@ -76,6 +77,11 @@ def mixture_flops(config: ModelConfig, settings: TrainSettings) -> float:
         share * flops_per_token(config, member.objective, settings.rows.length)
         for share, member in zip(middle, settings.objective.members, strict=True)
     )
+
+
+def work_per_token(settings: TrainSettings) -> float:
+    """`mixture_flops` of a run, for the vocabulary that its settings name."""
+    return mixture_flops(ModelConfig(**to_dict(settings.model), vocab_size=settings.vocab_size), settings)
 
 
 def reading_flops(config: ModelConfig, length: int) -> float:

@@ -106,6 +106,7 @@ class Run(RunLoop[Evaluation, LanguageModel]):
             evaluate_every=settings.evaluation.every,
             save_every=settings.saving.every,
             keep=settings.saving.keep,
+            export=settings.saving.export,
         )
         super().__init__(settings.name, folder, model, trainer, pace)
         self._heldout: dict[int, list[Row]] | None = None

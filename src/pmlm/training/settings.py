@@ -29,6 +29,8 @@ class SaveSettings:
     """Steps between checkpoints."""
     keep: int = 2
     """How many of the latest are kept, besides the best."""
+    export: Literal["best", "last"] = "best"
+    """Whose weights are in model/: those of the best evaluation, or of the last one."""
 
 
 @dataclass(frozen=True, kw_only=True)
