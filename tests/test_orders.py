@@ -54,7 +54,8 @@ def test_policies_choose_what_they_are_named_for_and_ties_go_left() -> None:
 
 
 def test_nearest_grows_outwards_from_what_is_known() -> None:
-    assert arrange(Order("nearest"), [1, 2, 3, 4, 5], [0, 6], generator(0)) == [1, 2, 3, 4, 5]
+    assert arrange(Order("nearest"), [1, 2, 3, 4, 5], [0, 6], generator(0)) == [1, 5, 2, 4, 3]
+    assert arrange(Order("nearest"), [1, 2, 4, 6, 7, 8], [0, 3, 5, 9], generator(0)) == [4, 1, 2, 6, 8, 7]
     assert arrange(Order("nearest"), [1, 2, 3, 4, 5], [3 + 3], generator(0)) == [5, 4, 3, 2, 1]
     assert arrange(Order("nearest"), [0, 1, 2, 5, 6, 9], [4], generator(0)) == [5, 6, 2, 1, 0, 9]
     assert arrange(Order("nearest"), [2, 5], [], generator(0)) == [2, 5]

@@ -45,6 +45,8 @@ class Figure:
     documents: int
     stderr: float | None
     """Of the nats per token; None where fewer than two documents were seen."""
+    byte_stderr: float | None
+    """Of the nats per byte, likewise."""
 
     def to_dict(self) -> dict[str, float | int | None]:
         nats = self.nll / self.tokens
@@ -54,6 +56,7 @@ class Figure:
             "perplexity": math.exp(nats),
             "perplexity_stderr": None if self.stderr is None else math.exp(nats) * self.stderr,
             "bits_per_byte": self.nll / (math.log(2) * self.num_bytes) if self.num_bytes else None,
+            "bits_per_byte_stderr": None if self.byte_stderr is None else self.byte_stderr / math.log(2),
             "nll": self.nll,
             "tokens": self.tokens,
             "bytes": self.num_bytes,
@@ -186,19 +189,26 @@ def corpus_report(
 
 def sum_figures(rows: Sequence[Row], nll: Sequence[float]) -> Figure:
     """One figure from the nats of each row."""
-    by_document: dict[int, tuple[float, int]] = {}
-    for row, value in zip(rows, nll, strict=True):
-        total, tokens = by_document.get(row.document, (0.0, 0))
-        by_document[row.document] = (total + value, tokens + row.num_tokens)
-    tokens = sum(row.num_tokens for row in rows)
+    documents = [row.document for row in rows]
+    tokens, num_bytes = [row.num_tokens for row in rows], [row.num_bytes for row in rows]
     return Figure(
         nll=math.fsum(nll),
-        tokens=tokens,
-        num_bytes=sum(row.num_bytes for row in rows),
+        tokens=sum(tokens),
+        num_bytes=sum(num_bytes),
         rows=len(rows),
-        documents=len(by_document),
-        stderr=ratio_stderr(list(by_document.values())),
+        documents=len(set(documents)),
+        stderr=ratio_stderr(by_unit(documents, nll, tokens)),
+        byte_stderr=ratio_stderr(by_unit(documents, nll, num_bytes)) if all(num_bytes) else None,
     )
+
+
+def by_unit(units: Sequence[int], values: Sequence[float], sizes: Sequence[int]) -> list[tuple[float, int]]:
+    """What rows sum up to by the unit, such as a document, that they belong to."""
+    sums: dict[int, tuple[float, int]] = {}
+    for unit, value, size in zip(units, values, sizes, strict=True):
+        before = sums.get(unit, (0.0, 0))
+        sums[unit] = (before[0] + value, before[1] + size)
+    return list(sums.values())
 
 
 def ratio_stderr(pairs: Sequence[tuple[float, int]]) -> float | None:

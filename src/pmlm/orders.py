@@ -72,16 +72,31 @@ def arrange(order: Order, positions: list[int], known: list[int], rng: torch.Gen
 
 
 def _outwards(positions: list[int], known: list[int]) -> list[int]:
-    """Always the position nearest to something known or already predicted, the lowest of equals."""
-    left, reached, arranged = sorted(positions), set(known), list[int]()
+    """Always the position nearest to something known or already predicted.
+
+    Of equals the one that has the other side near as well, so that small gaps close first; then the one beside what
+    has been known for longer, so that a gap closes from both ends; then the lowest.
+    """
+    left, arranged = sorted(positions), list[int]()
     far = max([*positions, *known], default=0) + 1
-    distance = {p: min((abs(p - k) for k in reached), default=far) for p in left}
+    since = dict.fromkeys(known, 0)
+    below = {p: max((k for k in known if k < p), default=None) for p in left}
+    above = {p: min((k for k in known if k > p), default=None) for p in left}
+
+    def urgency(p: int) -> tuple[int, int, int, int]:
+        near, other = sorted((far, 0) if k is None else (abs(p - k), since[k]) for k in (below[p], above[p]))
+        return near[0], other[0], near[1], p
+
     while left:
-        best = min(left, key=lambda p: (distance[p], p))
+        best = min(left, key=urgency)
         left.remove(best)
         arranged.append(best)
+        since[best] = len(arranged)
         for p in left:
-            distance[p] = min(distance[p], abs(p - best))
+            if p > best and below[p] == below[best]:
+                below[p] = best
+            elif p < best and above[p] == above[best]:
+                above[p] = best
     return arranged
 
 

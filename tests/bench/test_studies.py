@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,22 @@ from pmlm.bench.card import model_card, weak_points
 from pmlm.bench.coverage import CoverageSettings, common_words, draw_sets, missing_words, study_coverage, write_with
 from pmlm.bench.judge import Judge
 from pmlm.bench.lengths import LengthSettings, draw_items, length_choices, study_lengths, summarise_choices
-from pmlm.bench.material import Passage, document_rows, draw_documents, hide_words, read_units, template_of
+from pmlm.bench.material import (
+    Passage,
+    document_rows,
+    draw_documents,
+    draw_passages,
+    hide_words,
+    read_units,
+    template_of,
+)
 from pmlm.bench.orders import REAL, OrderSettings, planned, study_orders
 from pmlm.bench.plots import draw_study
-from pmlm.bench.reading import KINDS, make_sheet
+from pmlm.bench.reading import KINDS, make_sheet, rating_table, read_key, read_ratings, summarise
 from pmlm.bench.stories import StorySettings, rounded, study_stories, words_right
 from pmlm.bench.stories import planned as stories_planned
-from pmlm.bench.study import Notes, notes_path, read_document, run_study
-from pmlm.bench.tables import render
+from pmlm.bench.study import Notes, notes_path, provenance, read_document, run_study
+from pmlm.bench.tables import render, story_tables
 from pmlm.errors import ConfigError, DataError
 from pmlm.evaluation import Scorer, draw_part
 from pmlm.generation.lengths import choose_lengths
@@ -158,7 +167,7 @@ def test_words_are_missing_unless_they_stand_whole() -> None:
 
 
 def test_sets_are_of_common_words() -> None:
-    words = common_words(["the cat the dog", "The the an owl dog"], 3)
+    words = common_words(["the cat the dog", "The the an owl dog", "She didn't, he didn’t: didn"], 3)
     assert words == ["the", "dog", "cat"]  # small letters, three or more; equals by the alphabet
     sets = draw_sets([str(i) for i in range(50)], CoverageSettings(sets=40, common=50))
     assert {len(each) for each in sets} == {3, 4, 5}
@@ -212,6 +221,34 @@ def test_the_study_of_orders_gives_the_exact_figures_of_the_scorer(model: LM) ->
 def test_settings_of_orders_that_make_no_sense(change: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OrderSettings(**change)
+
+
+def test_orders_are_compared_row_by_row_and_text_by_text(model: LM) -> None:
+    settings = OrderSettings(orders=("l2r", "nearest", "r2l"), shares=(0.5, 1.0), rows=4, texts=3, context=24, seed=3)
+    result = study_orders(model, DOCUMENTS, BYTES, settings, Notes(None, {}), silent)
+    page = render({"study": "orders", "provenance": provenance(model, "x"), "result": result,
+                   "text": {"file": "t", "sha256": "0"}})  # fmt: skip
+    line = {row.split(" | ")[0]: row.split(" | ")[1:] for row in page.split("\n\n")[2].splitlines()}
+    whole, half, judged, _ = line["| l2r"]
+    assert whole == f"{result['exact']['l2r']['nats_per_token']:.3f} (+0.000 ± 0.000)"
+    assert half == f"{result['infilling']['0.5']['l2r']['nats_per_token']:.3f} (+0.000 ± 0.000)"
+    assert judged == "8.000 (+0.000 ± 0.000)"
+    one, other = result["exact"]["r2l"], result["exact"]["l2r"]
+    apart = (sum(one["row_nll"]) - sum(other["row_nll"])) / one["tokens"]
+    assert f"({apart:+.3f} ± " in line["| r2l"][0]
+    hidden = result["infilling"]["0.5"]
+    real = result["written"]["0.5"][REAL]["all"]
+    assert 0.3 < hidden["l2r"]["tokens"] / sum(len(model.tokenizer.encode(text)) for text in real) < 0.7
+    assert hidden["nearest"]["row_nll"] != hidden["l2r"]["row_nll"]
+
+
+def test_passages_may_be_beginnings_alone(model: LM) -> None:
+    texts = [*DOCUMENTS, *(" ".join([text] * 9) for text in DOCUMENTS)]
+    for beginnings in (False, True):
+        found = draw_passages(
+            texts, model.tokenizer, room=60, count=3, rng=generator(0, "p"), beginnings=beginnings
+        )  # fmt: skip
+        assert [passage.is_whole for passage in found] == [not beginnings] * 3
 
 
 # the story model
@@ -296,7 +333,10 @@ def story_document(model: LM, gpt: LM, tmp_path_factory: pytest.TempPathFactory)
     steps = Counter[str]()
     document = run_study(
         "stories", folder / "figures.json", model, folder / "heldout.txt", {}, "pmlm bench stories",
-        lambda notes: study_stories(model, gpt, DOCUMENTS, BYTES, SMALL, notes, lambda n: steps.update(all=n)),
+        lambda notes: study_stories(
+            model, gpt, DOCUMENTS, BYTES, SMALL, notes, lambda n: steps.update(all=n),
+            original=LM(model.model, model.tokenizer, model.about, None),
+        ),
     )  # fmt: skip
     assert steps["all"] == stories_planned(model, gpt, SMALL)
     return document
@@ -309,8 +349,11 @@ def test_the_story_study_holds_what_the_card_needs(story_document: dict, model: 
         assert set(lengths) == {"32", "64"}, "longer than the model reads is left out"
         assert all(set(f) == {"bound", "l2r", "random", "confidence"} for f in lengths.values())
     gpt = result["gpt"]["causal"]["64"]
-    rows = document_rows(draw_documents(DOCUMENTS, 2, 0), model.tokenizer, 64)
-    assert gpt["l2r"]["bytes"] == sum(row.num_bytes for row in rows) < gpt["bound"]["bytes"]
+    exact, own = result["likelihood"]["bidirectional"]["64"], result["likelihood"]["order-causal"]["64"]
+    sizes = [sum(row.num_bytes for row in document_rows(draw_documents(DOCUMENTS, n, 0), model.tokenizer, 64))
+             for n in (2, 3)]  # fmt: skip
+    assert exact["l2r"]["bytes"] == sizes[0] < exact["bound"]["bytes"] == sizes[1]
+    assert own["l2r"]["bytes"] == gpt["l2r"]["bytes"] == sizes[1], "one pass: all documents"
     assert set(result["hidden_words"]["order-causal"]) == {"0.15", "0.5"}
     appraisal = result["free_stories"]["appraisal"]
     assert set(appraisal) == {"real", "real, words shuffled", "order-causal, random", "bidirectional, random", "GPT"}
@@ -328,7 +371,7 @@ def test_the_card_is_made_from_the_document(story_document: dict, model: LM, gpt
     bound = story_document["result"]["likelihood"]["bidirectional"]["64"]["bound"]["bits_per_byte"]
     for needed in (
         "Made up.",
-        f"{bound:.4f}",
+        f"{bound:.3f} ± ",
         "tokens seen: 2,463,966",
         "## Samples, unpicked",
         "15% hidden",
@@ -340,6 +383,56 @@ def test_the_card_is_made_from_the_document(story_document: dict, model: LM, gpt
         model_card(gpt, story_document, "")
     with pytest.raises(DataError, match="not from 'orders'"):
         model_card(model, story_document | {"study": "orders"}, "")
+
+
+def test_a_card_is_not_made_from_another_state_of_the_same_run(story_document: dict, model: LM) -> None:
+    measured = json.loads(json.dumps(story_document))
+    measured["provenance"]["model"]["tokens_seen"] = 1
+    with pytest.raises(DataError, match="another model"):
+        model_card(model, measured, "")
+
+
+def test_what_storage_costs_is_not_said_of_rounded_weights(model: LM, gpt: LM, tmp_path: Path) -> None:
+    model.save(tmp_path / "half", storage="float16")
+    half = load(tmp_path / "half")
+    small = replace(SMALL, lengths=(32,))
+    result = study_stories(half, None, DOCUMENTS, None, small, Notes(None, {}), silent)
+    assert result["storage"] is None
+    assert "Not measured: the weights were stored" in story_tables(result)
+
+
+RATED = """# Reading sheet
+
+## 1
+
+Tom slept.
+
+whole: 4 sense: 5 who: yes
+
+## 2
+
+Mia ran.
+
+whole: 5 sense: 3 who: No
+"""
+
+
+def test_ratings_are_summed_up_by_side(tmp_path: Path) -> None:
+    sheet, key = tmp_path / "reading.md", tmp_path / "reading-key.json"
+    sheet.write_text(RATED)
+    texts = [{"number": 1, "source": "model", "kind": "15 %"}, {"number": 2, "source": "real", "kind": "15 %"}]
+    key.write_text(json.dumps({"texts": texts}))
+    rated = summarise(read_ratings(sheet), read_key(key))
+    assert [(r["kind"], r["source"], r["whole"], r["sense"], r["taken_for_program"]) for r in rated] == [
+        ("all", "model", 4, 5, 1), ("all", "real", 5, 3, 0), ("15 %", "model", 4, 5, 1), ("15 %", "real", 5, 3, 0),
+    ]  # fmt: skip
+    assert "| all | real | 1 | 5.00 ± 0.00 | 3.00 ± 0.00 | 0% |" in rating_table(rated)
+    with pytest.raises(DataError, match="not of the same texts"):
+        summarise(read_ratings(sheet), texts[:1])
+    for wrong in ("whole: 6 sense: 5 who: yes", "whole: __ sense: __ who: __", ""):
+        sheet.write_text(RATED.replace("whole: 4 sense: 5 who: yes", wrong))
+        with pytest.raises(DataError, match="text 1 has no rating"):
+            read_ratings(sheet)
 
 
 def test_weak_points_are_read_off_the_figures(story_document: dict) -> None:

@@ -40,7 +40,16 @@ def test_each_study_writes_its_document_its_pages_and_a_card(text: str, tmp_path
     assert run(["bench", "report", *studies]) == 0
     assert capsys.readouterr().out.split() == [str(Path(p).with_suffix(s)) for p in studies for s in (".md", ".png")]
     assert "| l2r |" in (tmp_path / "results" / "orders.md").read_text()
-    assert (tmp_path / "results" / "reading.md").read_text().count("\n## ") == 4
+    sheet = tmp_path / "results" / "reading.md"
+    assert sheet.read_text().count("\n## ") == 4
+    sheet.write_text(sheet.read_text().replace("whole: __ sense: __ who: __", "whole: 4 sense: 3 who: yes"))
+    rated = sheet.read_text()
+    again = ["bench", "stories", "--text", text, "--out", str(tmp_path / "results" / "stories.json")]
+    assert run([*again, *small["stories"]]) == 0
+    assert sheet.read_text() == rated, "a sheet that a reader may be at is not written over"
+    capsys.readouterr()
+    assert run(["bench", "reading", str(sheet)]) == 0
+    assert "| all | model | 2 | 4.00 ± 0.00 | 3.00 ± 0.00 | 100% |" in capsys.readouterr().out
 
     pmlm.load().save(tmp_path / "m", storage="float16")
     (tmp_path / "notes.md").write_text("## Data\n\nOurs.\n")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pmlm.bench.study import TRAINING
 from pmlm.bench.tables import origin, story_tables
 from pmlm.errors import DataError
 from pmlm.lm import LM
@@ -15,7 +16,9 @@ def model_card(lm: LM, document: Mapping[str, Any], notes: str) -> str:
     if document["study"] != "stories":
         raise DataError(f"a card is made from the study of a story model, not from {document['study']!r}")
     measured, here = document["provenance"]["model"], lm.describe()
-    if measured["tokenizer"] != lm.tokenizer.fingerprint or measured["parameters"] != here["parameters"]:
+    now = {"parameters": here["parameters"], "tokenizer": lm.tokenizer.fingerprint}
+    now |= {key: lm.about[key] for key in TRAINING if key in measured and key in lm.about}
+    if any(measured[key] != value for key, value in now.items()):
         raise DataError("the study is about another model than this one: measure this one first")
     parts = [
         f"# {here['name']}\n",

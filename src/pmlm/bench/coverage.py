@@ -47,7 +47,7 @@ class CoverageSettings:
 
 def common_words(documents: Sequence[str], count: int) -> list[str]:
     """The most frequent words of three letters or more that are written in small letters."""
-    counts = Counter(word for text in documents for word in re.findall(r"\b[a-z]{3,}\b", text))
+    counts = Counter(word for text in documents for word in re.findall(r"(?<![\w'’])[a-z]{3,}(?![\w'’])", text))
     found = [word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:count]]
     if len(found) < count:
         raise DataError(f"the text has {len(found)} different words, {count} are needed")

@@ -68,7 +68,8 @@ class Judge:
         if width == 1:
             return [0.0] * len(rows)
         logits_BLV = self.logits(ids_BL[:, :-1])
-        nats_BL = cross_entropy(logits_BLV.transpose(1, 2), ids_BL[:, 1:], reduction="none").double()
+        nats_N = cross_entropy(logits_BLV.flatten(0, 1), ids_BL[:, 1:].flatten(), reduction="none")
+        nats_BL = nats_N.view(len(rows), width - 1).double()
         return [float(nats_BL[b, : len(row) - 1].sum()) for b, row in enumerate(rows)]
 
 
@@ -83,6 +84,7 @@ def bits_per_byte(texts: Sequence[str], nats: Sequence[float]) -> dict[str, Any]
         "bits_per_byte_stderr": ratio_stderr(pairs),
         "bytes": num_bytes,
         "texts": len(texts),
+        "text_bits": [round(bits, 2) for bits, _ in pairs],
     }
 
 

@@ -83,17 +83,26 @@ def _unit(text: str, group: Sequence[Piece], *, keeps_spaces: bool) -> Unit:
 
 
 def draw_passages(
-    documents: Sequence[str], tokenizer: Tokenizer, *, room: int, count: int, rng: torch.Generator
+    documents: Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    room: int,
+    count: int,
+    rng: torch.Generator,
+    beginnings: bool = False,
 ) -> list[Passage]:
-    """Documents drawn at random that fit into `room` tokens; where there are too few, beginnings of longer ones."""
+    """Documents drawn at random that fit into `room` tokens; where there are too few, beginnings of longer ones.
+
+    `beginnings`: those alone. In an encyclopedia what fits is mostly lists of what a name may mean.
+    """
     whole: list[Passage] = []
     longer: list[int] = []
     for i in torch.randperm(len(documents), generator=rng).tolist():
-        if len(whole) == count:
+        if len(whole) == count or (beginnings and len(longer) >= 2 * count):
             break
         units = read_units(documents[i], tokenizer)
         size = sum(unit.num_tokens for unit in units)
-        if SHORTEST <= size <= room:
+        if SHORTEST <= size <= room and not beginnings:
             whole.append(Passage(documents[i], i, True, units))
         elif size > room:
             longer.append(i)

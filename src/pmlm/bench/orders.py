@@ -3,6 +3,8 @@
 Real text: windows of held-out documents, every order on the same ones; an order that the model chooses itself
 (confidence, margin, entropy) has an exact likelihood too, since the choice never looks at the true token.
 
+The same for a share of the words of passages, given the others, which is what the model is used for.
+
 Written text: passages in which a share of the words is hidden (at 100 %: everything but the length), filled along each
 order from the same seeds, then judged as a whole and counted. The passages themselves, with nothing rewritten, are the
 last line of each table.
@@ -13,9 +15,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pmlm.bench.judge import Judge, appraise
-from pmlm.bench.material import document_rows, draw_documents, draw_passages, hide_words, write_texts
+from pmlm.bench.material import (
+    Passage,
+    document_rows,
+    draw_documents,
+    draw_hidden_units,
+    draw_passages,
+    hide_words,
+    write_texts,
+)
 from pmlm.bench.study import Advance, Notes, exact_in_parts
-from pmlm.corpus.framing import Row
+from pmlm.corpus.framing import Row, frame
 from pmlm.errors import ConfigError
 from pmlm.evaluation import Scorer, draw_part
 from pmlm.likelihood import check_order, check_visibility
@@ -40,6 +50,8 @@ class OrderSettings:
     visibility: str | None = None
     temperature: float = 1.0
     top_p: float = 0.9
+    beginnings: bool = False
+    """Passages are beginnings of documents that are too long, and not whole short ones first."""
     seed: int = 0
     chunk: int = 8
     """Windows scored, and texts written, between two notes."""
@@ -68,22 +80,39 @@ def study_orders(
         str(order): exact_in_parts(scorer, rows, order, notes, f"exact/{order}", advance, settings.chunk)
         for order in orders
     }
-    written = {
-        f"{share:g}": _written(lm, documents, judge, share, context, settings, notes, advance)
+    rng = generator(settings.seed, "passages")
+    passages = draw_passages(
+        documents, lm.tokenizer, room=context - 2, count=settings.texts, rng=rng, beginnings=settings.beginnings
+    )
+    infilling = {
+        f"{share:g}": {
+            str(order): exact_in_parts(
+                scorer, _hidden_rows(lm, passages, share, settings), order, notes, f"infilling/{share:g}/{order}",
+                advance, settings.chunk,
+            )
+            for order in orders
+        }
         for share in settings.shares
+        if share < 1
+    }  # fmt: skip
+    written = {
+        f"{share:g}": _written(lm, passages, judge, share, settings, notes, advance) for share in settings.shares
     }
     return {
         "visibility": visibility,
         "settings": asdict(settings),
         "context": context,
+        "whole_passages": sum(passage.is_whole for passage in passages),
         "exact": exact,
+        "infilling": infilling,
         "written": written,
     }
 
 
 def planned(settings: OrderSettings) -> int:
     """How many windows and texts there are to go through."""
-    return len(settings.orders) * (settings.rows + settings.texts * len(settings.shares))
+    partly = sum(share < 1 for share in settings.shares)
+    return len(settings.orders) * (settings.rows + settings.texts * (len(settings.shares) + partly))
 
 
 def _rows(documents: Sequence[str], lm: LM, context: int, settings: OrderSettings) -> list[Row]:
@@ -92,19 +121,27 @@ def _rows(documents: Sequence[str], lm: LM, context: int, settings: OrderSetting
     return draw_part(document_rows(part, lm.tokenizer, context), settings.rows, settings.seed)
 
 
+def _hidden_rows(lm: LM, passages: Sequence[Passage], share: float, settings: OrderSettings) -> list[Row]:
+    """The passages with the words hidden that are hidden in the templates too."""
+    rows = []
+    for i, passage in enumerate(passages):
+        chosen = draw_hidden_units(passage, share, generator(settings.seed, "hide", share, i))
+        flags = [k in set(chosen) for k, unit in enumerate(passage.units) for _ in range(unit.num_tokens)]
+        ids = lm.tokenizer.encode(passage.text)
+        rows.append(frame(ids, lm.tokenizer, hidden=flags, at_end=passage.is_whole, document=i))
+    return rows
+
+
 def _written(
     lm: LM,
-    documents: Sequence[str],
+    passages: Sequence[Passage],
     judge: Judge | None,
     share: float,
-    context: int,
     settings: OrderSettings,
     notes: Notes,
     advance: Advance,
 ) -> dict[str, Any]:
     """The same templates and seeds for every order."""
-    rng = generator(settings.seed, "passages")
-    passages = draw_passages(documents, lm.tokenizer, room=context - 2, count=settings.texts, rng=rng)
     templates = [hide_words(p, share, generator(settings.seed, "hide", share, i)) for i, p in enumerate(passages)]
     table: dict[str, Any] = {}
     for name in settings.orders:
@@ -121,6 +158,7 @@ def _written(
 
 
 def _appraised(texts: Sequence[str | None], judge: Judge | None) -> dict[str, Any]:
-    """Of the texts that were found, with how many were not."""
+    """Of the texts that were found, with how many were not; the texts themselves, to look at and to compare."""
     found = [text for text in texts if text is not None]
-    return {"failed": len(texts) - len(found), **(appraise(found, judge) if found else {"judge": None})}
+    judged = appraise(found, judge) if found else {"judge": None}
+    return {"failed": len(texts) - len(found), **judged, "all": list(texts)}

@@ -6,16 +6,22 @@ stories come from the seed, texts from seeds that count up. Line breaks are even
 is a file of its own.
 """
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from pmlm.bench.material import Passage, draw_passages, hide_middle, hide_words, sentences, write_texts
 from pmlm.bench.study import Notes
+from pmlm.corpus.documents import read_text
 from pmlm.errors import DataError
+from pmlm.evaluation import ratio_stderr
 from pmlm.generation.template import Template, template_source
+from pmlm.keeping import markdown_table
 from pmlm.lm import LM, FillOptions
 from pmlm.runtime import generator
 
@@ -76,6 +82,74 @@ def _template(passage: Passage, kind: str, seed: int, number: int) -> Template:
 
 def _one_paragraph(text: str) -> str:
     return " ".join(text.split())
+
+
+# -- what a reader said ---------------------------------------------------------------------------------------------
+
+_RATING = re.compile(r"^whole:\s*(\S+)\s+sense:\s*(\S+)\s+who:\s*(\S+)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Rating:
+    whole: int
+    sense: int
+    is_program: bool
+
+
+def read_ratings(path: Path) -> dict[int, Rating]:
+    """Of each text by its number; a sheet with gaps is refused."""
+    found: dict[int, Rating] = {}
+    for part in read_text(path).split("\n## ")[1:]:
+        number, match = part.split("\n", 1)[0].strip(), _RATING.search(part)
+        marks = () if match is None else match.groups()
+        is_valid = bool(marks) and marks[0] in "12345" and marks[1] in "12345" and marks[2].lower() in ("yes", "no")
+        if not number.isdigit() or not is_valid:
+            raise DataError(f"{path}: text {number} has no rating such as `whole: 4 sense: 3 who: no`")
+        found[int(number)] = Rating(int(marks[0]), int(marks[1]), marks[2].lower() == "yes")
+    if not found:
+        raise DataError(f"{path} is no reading sheet")
+    return found
+
+
+def read_key(path: Path) -> list[dict[str, Any]]:
+    try:
+        return list(json.loads(read_text(path))["texts"])
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path} is no key of a reading sheet") from None
+
+
+def summarise(ratings: Mapping[int, Rating], key: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Means by side, over all blanks and by kind, with standard errors over texts."""
+    if {entry["number"] for entry in key} != set(ratings):
+        raise DataError("the sheet and the key are not of the same texts")
+    rows = []
+    for kind in ("all", *KINDS):
+        for source in ("model", "real"):
+            side = [entry for entry in key if entry["source"] == source]
+            own = [ratings[entry["number"]] for entry in side if kind in ("all", entry["kind"])]
+            if not own:
+                continue
+            figures = {
+                "whole": [float(r.whole) for r in own],
+                "sense": [float(r.sense) for r in own],
+                "taken_for_program": [float(r.is_program) for r in own],
+            }
+            row: dict[str, Any] = {"kind": kind, "source": source, "texts": len(own)}
+            for name, values in figures.items():
+                error = ratio_stderr([(value, 1) for value in values])
+                row |= {name: sum(values) / len(values), f"{name}_stderr": error}
+            rows.append(row)
+    return rows
+
+
+def rating_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    head = ["blanks", "side", "texts", "whole sentences, 1 to 5", "sense, 1 to 5", "taken for a program's"]
+    lines = [
+        [row["kind"], row["source"], str(row["texts"]), f"{row['whole']:.2f} ± {row['whole_stderr'] or 0:.2f}",
+         f"{row['sense']:.2f} ± {row['sense_stderr'] or 0:.2f}", f"{row['taken_for_program']:.0%}"]
+        for row in rows
+    ]  # fmt: skip
+    return markdown_table(head, lines)
 
 
 HEAD = """# Reading sheet

@@ -1,7 +1,8 @@
 """What the story model can do, on held-out stories: likelihoods, hidden words, free stories before a judge, storage.
 
-Every figure is over the same documents, drawn by the seed. A model that reads the end marker knows how long a text is,
-a GPT does not: what is compared is p(text | length) with p(text), to the bit or two per text that a length is worth.
+Documents are drawn by the seed, fewer ones for what takes longer; the fewer are among the more. A model that reads the
+end marker knows how long a text is, a GPT does not: what is compared is p(text | length) with p(text), to the bit or
+two per text that a length is worth.
 
 Shapes: M predictions, V vocabulary.
 """
@@ -32,6 +33,7 @@ from pmlm.generation.template import Template, parse_template, template_source
 from pmlm.likelihood import hidden_logp
 from pmlm.lm import LM, FillOptions
 from pmlm.model import LanguageModel, Slots, Visibility
+from pmlm.model.checkpoint import read_config
 from pmlm.orders import parse_order
 from pmlm.runtime import generator
 
@@ -43,9 +45,9 @@ WORDS = "The quick brown fox jumps over the lazy dog"
 @dataclass(frozen=True, kw_only=True)
 class StorySettings:
     documents: int = 200
-    """Held-out documents for the bound and for storage."""
-    exact_documents: int = 60
-    """Of these, so many for exact figures: without a cache each takes a pass per token."""
+    """Held-out documents for the bound, for storage, and for exact figures that take one pass."""
+    exact_documents: int = 16
+    """Of these, so many for exact figures that take a pass per token."""
     policy_documents: int = 16
     """Of these, so many for the order that the model chooses itself, whose passes follow one another."""
     lengths: tuple[int, ...] = (32, 128, 256)
@@ -78,7 +80,9 @@ def study_stories(
     settings: StorySettings,
     notes: Notes,
     advance: Advance,
+    original: LM | None = None,
 ) -> dict[str, Any]:
+    """`original`: the same model with weights in 32 bits, to say what storing it in fewer costs."""
     study = _Study(lm, documents, judge, settings, notes, advance)
     study.passages(max(settings.word_passages, settings.stories))  # says at once where there are too few
     return {
@@ -88,7 +92,7 @@ def study_stories(
         "same_vocabulary": gpt is None or gpt.tokenizer.fingerprint == lm.tokenizer.fingerprint,
         "hidden_words": study.hidden_words(),
         "free_stories": study.free_stories(gpt),
-        "storage": study.storage(),
+        "storage": study.storage(original or lm),
         "samples": study.samples(),
     }
 
@@ -135,8 +139,11 @@ class _Study:
         return found
 
     def _figure(self, lm: LM, name: str, visibility: Visibility, length: int, order: str) -> dict[str, Any]:
-        few = {"bound": self.settings.documents, "confidence": self.settings.policy_documents}
-        count = few.get(order, self.settings.exact_documents)
+        count = self.settings.exact_documents
+        if order == "confidence":
+            count = self.settings.policy_documents
+        elif order == "bound" or visibility != "bidirectional":  # one pass
+            count = self.settings.documents
         rows = document_rows(draw_documents(self.documents, count, self.settings.seed), lm.tokenizer, length)
         scorer = Scorer(lm.model, lm.tokenizer, visibility, self.settings.seed)
         where = f"likelihood/{name}/{visibility}/{length}/{order}"
@@ -210,16 +217,22 @@ class _Study:
             order=order, visibility=visibility, temperature=self.settings.temperature, top_p=self.settings.top_p
         )
 
-    def storage(self) -> dict[str, Any]:
-        """The bound with the weights as they are, and rounded as a file would store them; the same draws for all."""
-        length = max(_lengths(self.lm, self.settings))
+    def storage(self, lm: LM) -> dict[str, Any] | None:
+        """The bound with the weights as they are, and rounded as a file would store them; the same draws for all.
+
+        None where the weights have been rounded already: nothing could be said of what that cost.
+        """
+        if lm.folder is not None and read_config(lm.folder).get("storage", "float32") != "float32":
+            self.advance(4)
+            return None
+        length = max(_lengths(lm, self.settings))
         part = draw_documents(self.documents, self.settings.documents, self.settings.seed)
-        rows = document_rows(part, self.lm.tokenizer, length)
-        visibility = self.lm.model.config.visibilities[0]
+        rows = document_rows(part, lm.tokenizer, length)
+        visibility = lm.model.config.visibilities[0]
 
         def measure(kind: str) -> float:
-            model = self.lm.model if kind == "float32" else rounded(self.lm.model, kind)
-            scorer = Scorer(model, self.lm.tokenizer, visibility, self.settings.seed)
+            model = lm.model if kind == "float32" else rounded(lm.model, kind)
+            scorer = Scorer(model, lm.tokenizer, visibility, self.settings.seed)
             return float(_bound(scorer, rows)["bits_per_byte"])
 
         kinds = ("float32", "float16", "bfloat16", "int8")

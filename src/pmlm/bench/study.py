@@ -21,6 +21,8 @@ from pmlm.orders import Order
 P = ParamSpec("P")
 T = TypeVar("T")
 Advance = Callable[[int], None]
+TRAINING = ("steps", "tokens_seen")
+"""How far a model was trained: what another state of the same run differs in, whatever its weights are stored as."""
 
 
 class Notes:
@@ -94,13 +96,21 @@ def exact_in_parts(
     advance: Advance = silent,
     chunk: int = 8,
 ) -> dict[str, Any]:
-    """The exact figure along an order, with a note for every few rows: some orders take long."""
+    """The exact figure along an order, with a note for every few rows: some orders take long.
+
+    The rows' own nats are kept, so that orders which scored the same rows can be compared row by row.
+    """
     nats: list[float] = []
     for start in range(0, len(rows), chunk):
         part = rows[start : start + chunk]
         nats += notes.get(f"{name}/{start}", scorer.exact_nll, part, order, first=start)
         advance(len(part))
-    return sum_figures(rows, nats).to_dict()
+    return {
+        **sum_figures(rows, nats).to_dict(),
+        "row_nll": [round(value, 4) for value in nats],
+        "row_documents": [row.document for row in rows],
+        "row_tokens": [row.num_tokens for row in rows],
+    }
 
 
 def run_study(
@@ -139,4 +149,5 @@ def provenance(lm: LM, command: str) -> dict[str, Any]:
 def model_identity(lm: LM) -> dict[str, Any]:
     """What a model is, so that it can be known again."""
     weights = None if lm.folder is None else read_config(lm.folder).get("weights_sha256")
-    return {**lm.describe(), "weights_sha256": weights, "tokenizer": lm.tokenizer.fingerprint}
+    trained = {key: lm.about[key] for key in TRAINING if key in lm.about}
+    return {**lm.describe(), **trained, "weights_sha256": weights, "tokenizer": lm.tokenizer.fingerprint}

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pmlm.errors import DataError
+from pmlm.evaluation import by_unit, ratio_stderr
 from pmlm.keeping import markdown_table
 
 STATISTICS = {
@@ -106,6 +107,7 @@ def _orders(result: Mapping[str, Any]) -> str:
     some = next(iter(result["exact"].values()))
     parts = [
         "# Which order is best?\n",
+        _order_summary(result),
         f"## Real text: exact NLL along each order, {some['rows']} windows of at most {result['context']} slots, "
         f"{some['tokens']} tokens, {result['visibility']}\n\n"
         + table(["order", "bits per byte", "nats per token", "perplexity"], rows),
@@ -118,6 +120,52 @@ def _orders(result: Mapping[str, Any]) -> str:
     if failed:
         parts.append(f"{failed} texts were not found under whole words and are left out.\n")
     return "\n".join(parts)
+
+
+def _order_summary(result: Mapping[str, Any]) -> str:
+    """One line per order; differences are to the first order of all, on the same rows and texts."""
+    first = next(iter(result["exact"]))
+    shares = [f"{float(share):.0%}" for share in result["infilling"]]
+    written = [f"{float(share):.0%}" for share in result["written"]]
+    head = ["order", f"whole windows, nats per token (to {first})", *(f"{s} hidden (to {first})" for s in shares)]
+    head += [f"judge, {s} written (to {first})" for s in written]
+    rows = []
+    for name, figure in result["exact"].items():
+        cells = [_against(figure, result["exact"][first])]
+        cells += [_against(each[name], each[first]) for each in result["infilling"].values()]
+        cells += [_judged_against(each[name], each[first]) for each in result["written"].values()]
+        rows.append([name, *cells])
+    return (
+        "Nats per token of real text: of whole windows, and of hidden words given the others; then the judge's bits "
+        f"per byte of what is written. In brackets the difference to {first}, with its standard error over the same "
+        "documents or texts.\n\n" + table(head, rows)
+    )
+
+
+def _against(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    apart = [a - b for a, b in zip(one["row_nll"], other["row_nll"], strict=True)]
+    tokens = one["row_tokens"]
+    error = ratio_stderr(by_unit(one["row_documents"], apart, tokens))
+    return f"{one['nats_per_token']:.3f} ({sum(apart) / sum(tokens):+.3f} ± {error or 0:.3f})"
+
+
+def _judged_against(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    if one["judge"] is None or other["judge"] is None:
+        return "–"
+    bits_of = [_text_bits(each) for each in (one, other)]
+    both = sorted(bits_of[0].keys() & bits_of[1].keys())
+    pairs = [
+        (bits_of[0][i] - bits_of[1][i] * len(one["all"][i].encode()) / len(other["all"][i].encode()),
+         len(one["all"][i].encode()))
+        for i in both
+    ]  # fmt: skip
+    mean = sum(a for a, _ in pairs) / max(1, sum(n for _, n in pairs))
+    return f"{one['judge']['bits_per_byte']:.3f} ({mean:+.3f} ± {ratio_stderr(pairs) or 0:.3f})"
+
+
+def _text_bits(each: Mapping[str, Any]) -> dict[int, float]:
+    found = [i for i, text in enumerate(each["all"]) if text is not None]
+    return dict(zip(found, each["judge"]["text_bits"], strict=True))
 
 
 def _nats_error(figure: Mapping[str, Any]) -> str:
@@ -133,9 +181,11 @@ def story_tables(result: Mapping[str, Any]) -> str:
     """The figures of the story model; also the heart of its card."""
     s = result["settings"]
     parts = [
-        f"### Likelihood: bits per byte (perplexity per token)\n\nThe bound on {s['documents']} held-out stories; "
-        f"exact figures on {s['exact_documents']} of them, along the model's own order on {s['policy_documents']}. An "
-        "any-order model knows how long a text is, a GPT does not.\n\n" + _likelihood_table(result),
+        f"### Likelihood: bits per byte (perplexity per token)\n\nThe bound on {s['documents']} held-out stories, and "
+        "exact figures too where one pass gives them; bidirectional ones, a pass per token, on "
+        f"{s['exact_documents']} of them, along the model's own order on {s['policy_documents']}. With standard errors "
+        "over stories: compare figures of the same number of stories. An any-order model knows how long a text is, a "
+        "GPT does not; the GPT's bound is its exact figure.\n\n" + _likelihood_table(result),
     ]
     if not result["same_vocabulary"]:
         parts.append("The GPT has a vocabulary of its own, so its windows are cut at other places.\n")
@@ -156,6 +206,9 @@ def story_tables(result: Mapping[str, Any]) -> str:
         + table(APPRAISAL_HEAD, appraisal_rows(free["appraisal"]))
     )
     storage = result["storage"]
+    if storage is None:
+        parts.append("### What storage costs\n\nNot measured: the weights were stored in fewer than 32 bits already.\n")
+        return "\n".join(parts)
     parts.append(
         f"### What storage costs ({storage['visibility']})\n\n"
         + table(
@@ -170,7 +223,7 @@ def story_tables(result: Mapping[str, Any]) -> str:
 
 
 def _figure(figure: Mapping[str, Any] | None) -> str:
-    return "–" if figure is None else f"{figure['bits_per_byte']:.4f} ({figure['perplexity']:.2f})"
+    return "–" if figure is None else f"{bits(figure)} ({figure['perplexity']:.2f})"
 
 
 def _likelihood_table(result: Mapping[str, Any]) -> str:

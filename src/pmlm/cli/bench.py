@@ -22,7 +22,15 @@ from pmlm.cli.common import (
 from pmlm.errors import ConfigError
 
 app = typer.Typer(help="Timings taken side by side, and studies of what a model can do.", no_args_is_help=True)
-for study in (studies.lengths, studies.coverage, studies.orders, studies.stories, studies.report, studies.card):
+for study in (
+    studies.lengths,
+    studies.coverage,
+    studies.orders,
+    studies.stories,
+    studies.reading,
+    studies.report,
+    studies.card,
+):
     app.command(study.__name__)(study)
 
 

