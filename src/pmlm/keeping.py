@@ -1,9 +1,10 @@
 """Results that are kept: written whole or not at all, and saying where they come from."""
 
+import contextlib
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ import torch
 
 import pmlm
 from pmlm.errors import RunError
+
+try:
+    import fcntl
+except ImportError:  # no such locks on this system: run one process alone
+    fcntl = None  # type: ignore[assignment]
 
 
 def made(seconds: float | None = None) -> dict[str, Any]:
@@ -52,6 +58,23 @@ def write_text(path: Path, text: str) -> None:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Whether this process alone may go on. The system frees the lock of a process that dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(handle)
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -11,6 +11,8 @@ from test_cli import Capture, ok, refused
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "nlu"))
 from nlu_helpers import save_model, write_sst
 
+from pmlm.nlu.finetuned import load_finetuned
+
 FAST = ["--set", "num_steps=3", "--set", "batch_rows=8", "--quiet", "--device", "cpu"]
 CONTEXT = "Tom is a warm cat. The cat was in the house."
 
@@ -98,6 +100,9 @@ def test_squad_writes_predictions_and_answer_uses_the_model(squad: Path, capsys:
     odds = json.loads((folder.parent / "null_odds.json").read_text())
     assert set(predictions) == set(odds) == set(json.loads((folder.parent / "nbest.json").read_text()))
     assert all(isinstance(text, str) for text in predictions.values())
+    spec = load_finetuned(folder).model.specs["SQuAD"]
+    assert spec.stride == report["settings"]["windows"]["stride"]
+    assert spec.length == report["settings"].get("length", load_finetuned(folder).model.config.max_length)
     arguments = ["answer", "-m", str(folder), "--question", "Who is a cat?", "--context", CONTEXT]
     document = json.loads(ok(capsys, *arguments, "--json", "--threshold", "1e9"))
     best = document["spans"][0]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from pmlm.cli import app
 from pmlm.compare.arms import ARMS
 from pmlm.compare.protocol import arm_settings, tune_settings
-from pmlm.compare.records import locked, once, read_record
+from pmlm.compare.records import once, read_record
 from pmlm.compare.settings import load_compare_settings, scale_names
 from pmlm.compare.stages import Comparison
 from pmlm.compare.tables import CLAIMS, read_results, report
@@ -25,6 +25,7 @@ from pmlm.corpus.framing import end_predicted, padding_as_text
 from pmlm.corpus.rows import RowSettings, RowStream
 from pmlm.corpus.shards import Corpus
 from pmlm.errors import ConfigError, DataError, TrainingDiverged
+from pmlm.keeping import locked
 from pmlm.lm import LM
 from pmlm.model import build_model
 from pmlm.runtime import generator

@@ -12,7 +12,8 @@ import pytest
 import torch
 from nlu_helpers import CPU, TOKENIZER, make_settings, make_start, save_model, write_rte, write_sst
 
-from pmlm.errors import ConfigError, DataError
+from pmlm.errors import ConfigError, DataError, RunError
+from pmlm.keeping import locked
 from pmlm.model import HeadSpec
 from pmlm.nlu.exams import Scores
 from pmlm.nlu.finetuned import Start, load_finetuned, load_start
@@ -254,6 +255,18 @@ def test_the_exported_model_is_the_best_one_and_says_what_it_reached(tmp_path: P
     assert sum(right) / len(right) == pytest.approx(reached)
 
 
+def test_checkpoints_do_not_wait_for_an_evaluation_and_steps_have_a_limit(tmp_path: Path, data: Path) -> None:
+    start = make_start(tmp_path)
+    epoch = make_run(start, data, tmp_path / "a").job.steps_per_epoch
+    short = make_run(start, data, tmp_path / "b", epochs=5, most_steps=epoch + 1, evaluations=2)
+    assert short.pace.num_steps == epoch + 1
+    assert short.pace.evaluate_every == -(-epoch // 2), "twice an epoch and not once more for what is left over"
+    part = make_run(start, data, tmp_path / "c", num_steps=epoch - 1)
+    assert part.pace.evaluate_every == epoch - 1
+    long = make_run(start, data, tmp_path / "d", epochs=1, batch_rows=1)
+    assert long.job.steps_per_epoch > long.pace.save_every == 200 or long.pace.save_every == long.pace.evaluate_every
+
+
 def test_other_settings_another_start_and_other_data_are_refused(tmp_path: Path, data: Path) -> None:
     start = make_start(tmp_path)
     list(make_run(start, data, tmp_path / "run", num_steps=2).events())
@@ -307,6 +320,10 @@ def test_a_study_reports_every_run_and_what_is_missing_and_does_not_run_twice(tm
     assert (tmp_path / "s" / "SST-2" / f"seed-{sst['best_seed']}" / "model") == Path(sst["best_model"])
     assert not (tmp_path / "s" / "SST-2" / "seed-1" / "checkpoints").exists()
 
+    assert sst["last"]["SST-2"]["accuracy"]["mean"] <= scores["mean"]
+    assert sst["constants"]["SST-2"]["accuracy"] == sst["constant_score"]
+    assert [bool(each["machine"]) for each in sst["made"]] == [True, True]
+
     def refuse(run: FinetuneRun) -> None:
         raise AssertionError("it ran again")
 
@@ -315,6 +332,12 @@ def test_a_study_reports_every_run_and_what_is_missing_and_does_not_run_twice(tm
         study(start, tmp_path / "s", epochs=5).run(load(data, "SST-2"))
     with pytest.raises(DataError, match="nothing can be trained on: MNLI: train is missing"):
         study(start, tmp_path / "s").run(load(data, "MNLI"))
+
+
+def test_two_processes_do_not_train_one_run(tmp_path: Path, data: Path) -> None:
+    start = make_start(tmp_path)
+    with locked(tmp_path / "s" / "SST-2" / "seed-1" / ".lock"), pytest.raises(RunError, match="another process is at"):
+        study(start, tmp_path / "s").run(load(data, "SST-2"), drive=lambda _run: pytest.fail("it ran"))
 
 
 def test_failed_runs_are_said_and_not_dropped(tmp_path: Path, data: Path) -> None:

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pmlm.nlu.metrics import accuracy, constant_score, deviation, f1, matthews, pearson, ranks, spearman, task_scores
+from pmlm.nlu.metrics import (
+    accuracy,
+    constant_figures,
+    constant_score,
+    deviation,
+    f1,
+    matthews,
+    pearson,
+    ranks,
+    spearman,
+    task_scores,
+)
 from pmlm.nlu.tasks import find_tasks
 
 PREDICTED, GOLD = [1, 1, 0, 1, 0, 0, 1, 0], [1, 0, 0, 1, 1, 0, 1, 1]
@@ -103,5 +114,7 @@ def test_tasks_have_the_leaderboards_metrics() -> None:
 def test_a_constant_answer_scores_the_majority_and_no_correlation() -> None:
     mrpc, cola, stsb = find_tasks(["MRPC", "CoLA", "STS-B"])
     assert constant_score(mrpc, GOLD) == pytest.approx((2 * 5 / 13 + 5 / 8) / 2)
+    assert constant_figures(mrpc, GOLD) == {"f1": pytest.approx(2 * 5 / 13), "accuracy": 5 / 8}
+    assert constant_figures(stsb, [1.0, 2.0]) == {"pearson": 0, "spearman": 0}
     assert constant_score(cola, GOLD) == 0
     assert constant_score(stsb, [1.0, 2.0]) == 0

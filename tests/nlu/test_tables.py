@@ -16,13 +16,16 @@ from pmlm.nlu.tables import glue_table, page, read_reports, squad_table
 def glue_report(**changes: Any) -> dict[str, Any]:
     tasks = {
         "MRPC": {"runs": 2, "failed": [{"seed": 2, "reason": "diverged"}], "constant_score": 0.75,
+                 "constants": {"MRPC": {"f1": 0.812, "accuracy": 0.684}},
                  "dev": {"MRPC": {"f1": summarise([0.8, 0.9]), "accuracy": summarise([0.7, 0.7])}}},
-        "RTE": {"runs": 2, "failed": [], "constant_score": 0.527, "dev": {"RTE": {"accuracy": summarise([0.5, 0.6])}}},
+        "RTE": {"runs": 2, "failed": [], "constant_score": 0.527, "constants": {"RTE": {"accuracy": 0.527}},
+                "dev": {"RTE": {"accuracy": summarise([0.5, 0.6])}}},
     }  # fmt: skip
     return {
         "model": "x",
         "sharing": "none",
         "seeds": [1, 2],
+        "settings": {"epochs": 3.0, "batch_rows": 32},
         "tasks": tasks,
         "not_run": {"MNLI": ["no file"]},
     } | changes
@@ -31,7 +34,8 @@ def glue_report(**changes: Any) -> dict[str, Any]:
 def squad_report(*exact: float) -> dict[str, Any]:
     figures = {"exact": summarise(exact), "f1": summarise([0.5]), "HasAns_f1": summarise([0.25]), "NoAns_f1": summarise([0.75])}  # fmt: skip
     tasks = {"SQuAD": {"runs": len(exact), "failed": [], "constant_score": 0.5, "dev": {"SQuAD": figures}}}
-    return {"model": "x", "protocol": "reduced: 10 questions", "seeds": list(range(len(exact))), "tasks": tasks}
+    return {"model": "x", "protocol": "reduced: 10 questions", "seeds": list(range(len(exact))), "tasks": tasks,
+            "settings": {"epochs": 3.0, "num_steps": 600, "batch_rows": 16}}  # fmt: skip
 
 
 def rows(table: str) -> dict[str, list[str]]:
@@ -42,12 +46,19 @@ def rows(table: str) -> dict[str, list[str]]:
 def test_means_deviations_failures_and_the_papers_figures_stand_side_by_side() -> None:
     found = rows(glue_table({"u-PMLM-A": glue_report(), "other": glue_report(seeds=[1])}))
     assert found["model"] == ["runs", "MRPC (F1, accuracy)", "RTE (accuracy)"]
-    assert found["u-PMLM-A"] == ["2, 1 failed", "85.0 ± 7.1 / 70.0 ± 0.0", "55.0 ± 7.1"]
-    assert found["best constant answer (mean of the metrics)"][1:] == ["75.0", "52.7"]
+    assert found["u-PMLM-A"] == ["2, failed: 1 of MRPC", "85.0 ± 7.1 / 70.0 ± 0.0", "55.0 ± 7.1"]
+    assert found["best constant answer to each metric"][1:] == ["81.2 / 68.4", "52.7"]
     assert found["*paper, u-PMLM-A, test sets*"] == ["", "88.8 / 84.4", "66.1"]
     assert not any("BERT" in name for name in found)  # only models that are there
     text = page({"glue": {"u-PMLM-A": glue_report()}})
-    assert "u-PMLM-A: not run: MNLI; MRPC seed 2 failed (diverged)." in text
+    assert "u-PMLM-A: 3 epochs; not run: MNLI; MRPC seed 2 failed (diverged)." in text
+    assert found["*paper, u-PMLM-A, test sets*"]
+    part = {"epochs": 3.0, "most_steps": 2105, "train_rows": 8000, "shuffle_labels": True, "frozen": True}
+    text = page({"glue": {"XLNet": glue_report(settings=part, not_run={})}})
+    said = "at most 8,000 training examples; 3 epochs; at most 2,105 steps; **labels dealt out at random**; frozen"
+    assert f"XLNet: {said} backbone;" in text
+    assert "| *paper, XLNet, split not said* |" in text
+    assert "600 steps of 16 windows" in page({"squad": {"x": squad_report(0.5)}})
 
 
 def test_squad_stands_beside_never_answering() -> None:

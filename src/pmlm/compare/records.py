@@ -1,20 +1,13 @@
 """Results of a comparison: each is made once, by one process, and says where it comes from."""
 
-import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pmlm.errors import DataError
-from pmlm.keeping import made, write_text
-
-try:
-    import fcntl
-except ImportError:  # no such locks on this system: run one process alone
-    fcntl = None  # type: ignore[assignment]
+from pmlm.keeping import locked, made, write_text
 
 Record = dict[str, Any]
 
@@ -63,20 +56,3 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "
             yield from _differing(a, b, f"{where}{key}.")
         elif a != b:
             yield where + key
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[bool]:
-    """Whether this process alone may go on. The system frees the lock of a process that dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_CREAT | os.O_RDWR)
-    try:
-        try:
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(handle)

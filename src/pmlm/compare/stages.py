@@ -12,7 +12,7 @@ import torch
 
 from pmlm.compare.arms import ARMS
 from pmlm.compare.protocol import arm_settings, tune_settings
-from pmlm.compare.records import Record, locked, once, read_record
+from pmlm.compare.records import Record, once, read_record
 from pmlm.compare.settings import CompareSettings
 from pmlm.compare.texts import Lengths, length_model, sentence_figures, sentence_rows, text_windows, window_figures
 from pmlm.config import to_dict
@@ -20,6 +20,7 @@ from pmlm.corpus.documents import iter_documents, read_documents
 from pmlm.corpus.prepare import PrepareSettings, prepare, read_ids
 from pmlm.corpus.shards import Corpus, open_corpus
 from pmlm.errors import DataError, TrainingDiverged
+from pmlm.keeping import locked
 from pmlm.lm import LM, load
 from pmlm.nlu.finetuned import load_start
 from pmlm.nlu.glue import load_glue

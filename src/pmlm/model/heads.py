@@ -42,6 +42,9 @@ class HeadSpec:
     """number: the range of the scale."""
     threshold: float = 0.0
     """span: no answer is given where "none" scores more than this above the best span."""
+    length: int | None = None
+    stride: int | None = None
+    """span: the slots of a window, and the step from one to the next, that the threshold was found with."""
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:

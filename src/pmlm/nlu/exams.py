@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from pmlm.model import HeadSpec, TaskModel
 from pmlm.nlu.framing import PairRow
-from pmlm.nlu.metrics import constant_score, mean, task_scores
+from pmlm.nlu.metrics import constant_figures, constant_score, mean, task_scores
 from pmlm.nlu.predict import decide, predict
 from pmlm.nlu.squad_metric import answer_scores, best_threshold, squad_scores
 from pmlm.nlu.tasks import GlueTask
@@ -31,6 +31,11 @@ class Exam(Protocol):
         """What the best answer that ignores its input scores."""
         ...
 
+    @property
+    def constants(self) -> dict[str, dict[str, float]]:
+        """The same by part and metric, each metric with its own best answer."""
+        ...
+
     def take(self, model: TaskModel, pad_id: int) -> Mark: ...
 
 
@@ -44,6 +49,10 @@ class GlueExam:
     @property
     def constant_score(self) -> float:
         return mean(constant_score(self.task, gold) for _, gold in self.parts.values())
+
+    @property
+    def constants(self) -> dict[str, dict[str, float]]:
+        return {part: constant_figures(self.task, gold) for part, (_, gold) in self.parts.items()}
 
     def take(self, model: TaskModel, pad_id: int) -> Mark:
         figures = {
@@ -63,6 +72,10 @@ class SquadExam:
     def constant_score(self) -> float:
         """Of never answering."""
         return mean(float(not asked.question.answers) for asked in self.asked)
+
+    @property
+    def constants(self) -> dict[str, dict[str, float]]:
+        return {self.spec.name: dict.fromkeys(("exact", "f1"), self.constant_score)}
 
     def take(self, model: TaskModel, pad_id: int) -> Mark:
         found = find_all(model, self.spec.name, self.asked, pad_id, self.windows)

@@ -146,8 +146,8 @@ class Finetuned:
                 check_text(text)
         limit = spec.threshold if threshold is None else threshold
         questions = [Question(str(i), question, context, ()) for i, (question, context) in enumerate(asked)]
-        windows = WindowSettings(best=num)
-        cut = cut_questions(questions, self.tokenizer, self.model.config.max_length, windows)
+        windows = WindowSettings(best=num, stride=spec.stride or WindowSettings().stride)
+        cut = cut_questions(questions, self.tokenizer, spec.length or self.model.config.max_length, windows)
         found = find_all(self.model, spec.name, cut, self.tokenizer.pad_id, windows)
         results = []
         for question in questions:

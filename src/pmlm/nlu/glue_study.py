@@ -54,7 +54,7 @@ class GlueStudy:
         for name, members in groups:
             outcomes = self._runs(name, start, members, drive)
             for d in members:
-                tasks[d.task.name] = summary(d.task.name, d.task.dev, outcomes)
+                tasks[d.task.name] = summary(d.task.name, list(d.task.dev), outcomes)
         return {
             "model": self.start.name,
             "sharing": "joint" if self.joint else "intermediate" if intermediate else "none",

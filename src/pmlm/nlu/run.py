@@ -1,6 +1,7 @@
 """A fine-tuning run: lessons to learn from, exams on dev, and the best model exported with its heads."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,9 @@ from pmlm.training.distributed import Ranks, from_main, spread_model
 from pmlm.training.loop import MODEL, Pace, RunLoop, differences
 from pmlm.training.plan import reading_flops
 from pmlm.training.trainer import Trainer
+
+SAVE_EVERY = 200
+"""Steps: what a kill loses at most."""
 
 
 class FinetuneRun(RunLoop[Scores, TaskModel]):
@@ -66,6 +70,7 @@ class FinetuneRun(RunLoop[Scores, TaskModel]):
         )
         epoch = self.job.steps_per_epoch
         num_steps = settings.num_steps or max(1, round(settings.epochs * epoch))
+        num_steps = min(num_steps, settings.most_steps or num_steps)
         trainer = Trainer(
             spread_model(model.to(device), ranks, "ddp", device, partly_used=len(specs) > 1),
             self.job,
@@ -77,8 +82,11 @@ class FinetuneRun(RunLoop[Scores, TaskModel]):
             autocast=training_dtype(settings.precision, device),
             device=device,
         )
-        every = max(1, epoch // settings.evaluations)
-        pace = Pace(num_steps=num_steps, evaluate_every=every, save_every=every, keep=1, patience=settings.patience)
+        every = math.ceil(min(epoch, num_steps) / settings.evaluations)
+        pace = Pace(
+            num_steps=num_steps, evaluate_every=every, save_every=min(every, SAVE_EVERY), keep=1,
+            patience=settings.patience,
+        )  # fmt: skip
         super().__init__(name, folder, model, trainer, pace)
         self._examples = [{"rows": len(x.rows), "fingerprint": x.fingerprint()} for x in lessons]
 

@@ -23,6 +23,8 @@ class FinetuneSettings:
     epochs: float = 3.0
     num_steps: int | None = None
     """Steps instead of epochs."""
+    most_steps: int | None = None
+    """No more steps than this: of tasks of very different sizes, the large ones are seen for less."""
     batch_rows: int = 32
     micro_rows: int | None = None
     """Rows of one forward pass; without it, all of the batch."""
@@ -39,7 +41,8 @@ class FinetuneSettings:
     dropout: float | None = None
     """Without it, the model's own."""
     pooling: Literal["auto", "first", "last", "mean"] = "auto"
-    """Where a text's summary is read. auto: at the first slot, the last of a left-to-right model."""
+    """Where a text's summary is read. auto: the mean of its slots; the last one of a left-to-right model. Few rows of
+    pretraining begin a document, so the start marker, BERT's [CLS], has learnt little."""
     frozen: bool = False
     """Train the heads alone, each one linear map, on a backbone left as it is: a probe."""
     shuffle_labels: bool = False
@@ -55,9 +58,10 @@ class FinetuneSettings:
     """SQuAD: how paragraphs are cut."""
 
     def __post_init__(self) -> None:
-        whole = (self.num_steps, self.batch_rows, self.micro_rows, self.evaluations, self.patience, self.train_rows)
+        names = ("num_steps", "most_steps", "batch_rows", "micro_rows", "evaluations", "patience", "train_rows")
+        whole = [getattr(self, name) for name in names]
         if min(n for n in whole if n is not None) < 1:
-            raise ConfigError("num_steps, batch_rows, micro_rows, evaluations, patience and train_rows are at least 1")
+            raise ConfigError(f"{', '.join(names[:-1])} and {names[-1]} are at least 1")
         if self.epochs <= 0 or not 0 <= self.warmup <= 1 or self.sampling < 0:
             raise ConfigError("epochs must be positive, warmup be in [0, 1] and sampling not be negative")
         if self.length is not None and self.length < 5:
@@ -75,7 +79,7 @@ class FinetuneSettings:
     def head_pooling(self, config: ModelConfig) -> Pooling:
         if self.pooling != "auto":
             return self.pooling
-        return "last" if reading_visibility(config) == "causal" else "first"
+        return "last" if reading_visibility(config) == "causal" else "mean"
 
     def optimizer(self, num_steps: int) -> OptimSettings:
         return replace(self.optim, warmup_steps=round(self.warmup * num_steps))

@@ -14,6 +14,7 @@ import torch
 
 from pmlm.config import to_dict
 from pmlm.errors import DataError
+from pmlm.keeping import write_text
 from pmlm.model import HeadSpec
 from pmlm.nlu.exams import SquadExam, answered, find_all
 from pmlm.nlu.finetuned import Start, load_finetuned
@@ -26,6 +27,7 @@ from pmlm.nlu.windows import cut_questions, target_slots
 from pmlm.training.distributed import Ranks
 
 NAME = "SQuAD"
+PREDICTIONS = ("predictions.json", "null_odds.json", "nbest.json")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def load_squad(train: Sequence[Path], dev: Path | None, split: Path | None, trai
 
 def prepare_squad(data: SquadData, start: Start, settings: FinetuneSettings) -> tuple[Lesson, SquadExam]:
     length = settings.row_length(start.backbone.config)
-    spec = HeadSpec(name=NAME, kind="span", is_pair=True)
+    spec = HeadSpec(name=NAME, kind="span", is_pair=True, length=length, stride=settings.windows.stride)
     train = cut_questions(data.train, start.tokenizer, length, settings.windows)
     targets = torch.tensor([slots for asked in train for slots in target_slots(asked)])
     lesson = Lesson(spec, [window.row for asked in train for window in asked.windows], targets)
@@ -92,6 +94,7 @@ def run_squad(
     drive: Drive = drive_quietly,
 ) -> dict[str, Any]:
     lesson, exam = prepare_squad(data, start, settings)
+    lesson = lesson.some(settings.train_rows)
     about, group = {"protocol": data.protocol}, ranks or Ranks()
 
     def make(seed: int) -> FinetuneRun:
@@ -107,25 +110,25 @@ def run_squad(
         "protocol": data.protocol,
         "seeds": list(seeds),
         "settings": to_dict(settings),
-        "windows_trained_on": len(lesson.rows),
+        "windows_to_train_on": len(lesson.rows),
         "tasks": {NAME: summary(NAME, [NAME], outcomes)},
         "not_run": {},
         "notes": list(data.notes),
     }
     best = report["tasks"][NAME].get("best_model")  # type: ignore[index]
-    if best is not None and group.is_main:
+    if best is not None and group.is_main and not (Path(best).parent / PREDICTIONS[-1]).is_file():
         write_predictions(Path(best), exam, device)
     return report
 
 
 def write_predictions(folder: Path, exam: SquadExam, device: torch.device) -> None:
-    """Beside the model: predictions.json for the official script, null_odds.json, and nbest.json."""
+    """Beside the model: what the official script reads, how sure "no answer" is, and the best answers."""
     lm = load_finetuned(folder, device=str(device))
     found = find_all(lm.model, NAME, exam.asked, lm.tokenizer.pad_id, exam.windows)
-    documents = {
-        "predictions": answered(found, lm.model.specs[NAME].threshold),
-        "null_odds": {key: f.no_answer for key, f in found.items()},
-        "nbest": {key: [vars(c) for c in f.best] for key, f in found.items()},
-    }
-    for name, document in documents.items():
-        (folder.parent / f"{name}.json").write_text(json.dumps(document, ensure_ascii=False) + "\n", encoding="utf-8")
+    documents: list[dict[str, Any]] = [
+        answered(found, lm.model.specs[NAME].threshold),
+        {key: f.no_answer for key, f in found.items()},
+        {key: [vars(c) for c in f.best] for key, f in found.items()},
+    ]
+    for name, document in zip(PREDICTIONS, documents, strict=True):
+        write_text(folder.parent / name, json.dumps(document, ensure_ascii=False) + "\n")

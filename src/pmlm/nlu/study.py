@@ -6,19 +6,20 @@ run is counted and shown, never dropped.
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pmlm.errors import DataError, RunError, TrainingDiverged
-from pmlm.keeping import write_text
+from pmlm.keeping import locked, made, write_text
 from pmlm.nlu.metrics import deviation, mean
 from pmlm.nlu.run import FinetuneRun
 from pmlm.training.distributed import barrier
 from pmlm.training.loop import CHECKPOINTS, METRICS, MODEL, read_metrics
 
-RESULT = "result.json"
+RESULT, LOCK = "result.json", ".lock"
 Drive = Callable[[FinetuneRun], None]
 """Takes a run from where it is to its end; raises KeyboardInterrupt where it is stopped before."""
 
@@ -39,6 +40,12 @@ class Outcome:
     """Task and reason."""
     seconds: float = 0.0
     """Of its training steps."""
+    last: dict[str, dict[str, float]] = field(default_factory=dict)
+    """The figures of the last evaluation, which nobody chose."""
+    constants: dict[str, dict[str, float]] = field(default_factory=dict)
+    """The best constant answer by part and metric."""
+    made: dict[str, Any] = field(default_factory=dict)
+    """By which source and on which machine it was begun."""
 
     @property
     def model(self) -> Path:
@@ -62,15 +69,20 @@ def _outcome(run: FinetuneRun, drive: Drive) -> Outcome:
         run.check_settings()
         return _read_outcome(path)
     diverged: str | None = None
-    try:
-        drive(run)
-    except TrainingDiverged as error:
-        diverged = f"diverged: {error}"
-    outcome = judge(run, diverged)
+    began = made()
+    with locked(run.folder / LOCK) if run.ranks.is_main else nullcontext(True) as is_ours:
+        if not is_ours:
+            raise RunError(f"another process is at {run.folder}: give other tasks, seeds or another --out")
+        try:
+            drive(run)
+        except TrainingDiverged as error:
+            diverged = f"diverged: {error}"
+    outcome = replace(judge(run, diverged), made=began)
     barrier(run.ranks)
     if run.ranks.is_main:
         write_text(path, json.dumps(asdict(outcome), indent=2) + "\n")
         shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)  # the best model is exported, and large
+        (run.folder / LOCK).unlink(missing_ok=True)
     return outcome
 
 
@@ -94,6 +106,8 @@ def judge(run: FinetuneRun, diverged: str | None = None) -> Outcome:
         constant=constant,
         failed=failed,
         seconds=round(sum(record.get("seconds", 0.0) for record in logged), 3),
+        last=next((record["dev"] for record in reversed(logged) if record["kind"] == "evaluation"), {}),
+        constants={part: figures for exam in run.exams.values() for part, figures in exam.constants.items()},
     )
 
 
@@ -117,7 +131,7 @@ def summarise(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": mean(values), "deviation": deviation(values), "best": max(values), "all": list(values)}
 
 
-def summary(task: str, parts: Iterable[str], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def summary(task: str, parts: Sequence[str], outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """What the runs say of one task; failed runs count in the figures where they have a score."""
     scored = [o for o in outcomes if task in o.scores]
     good = [o for o in scored if task not in o.failed]
@@ -126,7 +140,9 @@ def summary(task: str, parts: Iterable[str], outcomes: Sequence[Outcome]) -> dic
         "runs": len(outcomes),
         "failed": [{"seed": o.seed, "reason": o.failed[task]} for o in outcomes if task in o.failed],
         "constant_score": outcomes[0].constant[task],
+        "constants": {part: outcomes[0].constants[part] for part in parts if part in outcomes[0].constants},
         "seconds": round(sum(o.seconds for o in outcomes), 3),
+        "made": [o.made for o in outcomes],
     }
     if best is not None:
         report |= {
@@ -137,6 +153,11 @@ def summary(task: str, parts: Iterable[str], outcomes: Sequence[Outcome]) -> dic
                 part: {name: summarise([o.dev[part][name] for o in scored]) for name in best.dev[part]}
                 for part in parts
                 if part in best.dev
+            },
+            "last": {
+                part: {name: summarise([o.last[part][name] for o in scored]) for name in best.dev[part]}
+                for part in parts
+                if all(part in o.last for o in scored)
             },
         }
     if report["failed"] and good:
