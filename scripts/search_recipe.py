@@ -52,6 +52,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "aplm": {"members": [APLM]},
     "u-pmlm-known-only": {"members": [{"objective": {"kind": "pmlm", "visibility": "known-only"}}]},
     "u-pmlm-relative": {"members": [PMLM], "set": ["model.positions=relative"]},
+    "u-pmlm-relative-sinusoidal": {"members": [PMLM], "set": ["model.positions=relative-sinusoidal"]},
     "u-pmlm-adamw": {"members": [PMLM], "set": ["optim.kind=adamw", "optim.lr=0.001"]},
     "mix-aplm-85-25": {"members": mix((APLM, 0.85, 0.25), (PMLM, 0.15, 0.75))},
     "u-pmlm-token-mean": {"members": [{"objective": {"kind": "pmlm", "weighting": "token-mean"}}]},

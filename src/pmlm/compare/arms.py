@@ -29,17 +29,20 @@ def _masked(objective: Objective, **masking: object) -> Objective:
     return replace(objective, masking=replace(objective.masking, **masking))  # type: ignore[arg-type]
 
 
+RELEASED = replace(U_PMLM, weighting="token-mean")
+"""u-PMLM with the loss of the authors' release and of all other models: the mean over the hidden tokens of a batch."""
+
 ARMS: dict[str, Arm] = {
     "bert-a": Arm("BERT", "absolute", (BERT,)),
     "gpt-a": Arm("GPT", "absolute", (GPT,), predict_end=True),
-    "u-pmlm-a": Arm("u-PMLM-A", "absolute", (U_PMLM,)),
-    "u-pmlm-r": Arm("u-PMLM-R", "relative", (U_PMLM,)),
+    "u-pmlm-a": Arm("u-PMLM-A", "absolute", (RELEASED,)),
+    "u-pmlm-r": Arm("u-PMLM-R", "relative", (RELEASED,)),
     "xlnet": Arm("XLNet", "transformer-xl", (XLNET,)),
     "aplm-a": Arm("APLM-A", "absolute", (APLM,)),
     "aplm-a-equal-work": Arm("APLM-A, u-PMLM-A's arithmetic", "absolute", (APLM,), work_of="u-pmlm-a"),
     "aplm-r": Arm("APLM-R", "relative", (APLM,)),
-    "both-r": Arm("u-PMLM + APLM, R", "relative", (U_PMLM, APLM)),
+    "both-r": Arm("u-PMLM + APLM, R", "relative", (RELEASED, APLM)),
     "bert-a-80-10-10": Arm("BERT, 80-10-10", "absolute", (_masked(BERT, corruption="80-10-10"),)),
-    "prior-half": Arm("prior uniform [0, 0.5]", "absolute", (_masked(U_PMLM, prior=Prior(high=0.5)),)),
-    "prior-beta": Arm("prior Beta(2, 2)", "absolute", (_masked(U_PMLM, prior=Prior(kind="beta", a=2.0, b=2.0)),)),
+    "prior-half": Arm("prior uniform [0, 0.5]", "absolute", (_masked(RELEASED, prior=Prior(high=0.5)),)),
+    "prior-beta": Arm("prior Beta(2, 2)", "absolute", (_masked(RELEASED, prior=Prior(kind="beta", a=2.0, b=2.0)),)),
 }
