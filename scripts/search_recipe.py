@@ -34,6 +34,7 @@ BASE = {
     "saving": {"every": 100, "keep": 1},
 }  # fmt: skip
 PMLM = {"objective": {"kind": "pmlm"}}
+PMLM_MEAN = {"objective": {"kind": "pmlm", "weighting": "token-mean"}}
 APLM = {"objective": {"kind": "aplm", "weighting": "token-mean"}}
 GIVEN = {"objective": {"kind": "aplm", "weighting": "token-mean", "given_prob": 0.5}}
 L2R = {"objective": {"kind": "aplm", "weighting": "token-mean", "order": "l2r"}}
@@ -43,7 +44,7 @@ def mix(*members: tuple[dict[str, Any], float, float]) -> list[dict[str, Any]]:
     return [member | {"start": start, "end": end} for member, start, end in members]
 
 
-ROWS_32 = ["batch_rows=32"]
+ROWS_16, ROWS_32 = ["batch_rows=16"], ["batch_rows=32"]
 ARMS: dict[str, dict[str, Any]] = {
     "u-pmlm-32-rows": {"members": [PMLM], "set": ROWS_32},
     "mix-given-85-50-32-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5)), "set": ROWS_32},
@@ -55,7 +56,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "u-pmlm-relative-sinusoidal": {"members": [PMLM], "set": ["model.positions=relative-sinusoidal"]},
     "u-pmlm-adamw": {"members": [PMLM], "set": ["optim.kind=adamw", "optim.lr=0.001"]},
     "mix-aplm-85-25": {"members": mix((APLM, 0.85, 0.25), (PMLM, 0.15, 0.75))},
-    "u-pmlm-token-mean": {"members": [{"objective": {"kind": "pmlm", "weighting": "token-mean"}}]},
+    "u-pmlm-token-mean": {"members": [PMLM_MEAN]},
     "u-pmlm-low-first": {"members": [{"objective": {"kind": "pmlm", "masking": {"start_prior": {"high": 0.3}, "ramp": 0.5}}}]},
     "mix-l2r-75-25": {"members": mix((L2R, 0.75, 0.25), (PMLM, 0.25, 0.75))},
     "u-pmlm-absolute": {"members": [PMLM], "set": ["model.positions=absolute"]},
@@ -63,6 +64,10 @@ ARMS: dict[str, dict[str, Any]] = {
     "u-pmlm-post-norm": {"members": [PMLM], "set": ["model.norm=post"]},
     "u-pmlm-lamb": {"members": [PMLM], "set": ["optim.kind=lamb", "optim.lr=0.005"]},
     "gpt": {"members": [{"objective": {"kind": "alm"}}]},
+    # the finalists
+    "mix-given-85-50-token-mean-16-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM_MEAN, 0.15, 0.5)), "set": ROWS_16},
+    "aplm-16-rows": {"members": [APLM], "set": ROWS_16},
+    "u-pmlm-token-mean-16-rows": {"members": [PMLM_MEAN], "set": ROWS_16},
 }  # fmt: skip
 
 

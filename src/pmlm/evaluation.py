@@ -8,7 +8,7 @@ Shapes: B rows of a chunk, L slots.
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,14 @@ class Figure:
 
 def silent(_done: int) -> None:
     """No progress is shown."""
+
+
+Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Opens a display of progress: what is measured, and how many rows that are."""
+
+
+def no_bar(_title: str, _total: int) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(silent)
 
 
 @dataclass(frozen=True)
@@ -158,7 +166,7 @@ def corpus_report(
     limit: int | None = None,
     importance: int = 0,
     bound: bool = True,
-    bar: Callable[[str, int], AbstractContextManager[Callable[[int], None]]],
+    bar: Bar,
 ) -> dict[str, Any]:
     """Exact figures along each order on a part of the rows, bounds beside them. `bar` opens a progress display."""
     if not rows:

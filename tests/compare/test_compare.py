@@ -189,6 +189,8 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
     study._trained = trained  # type: ignore[method-assign, assignment]
     with pytest.raises(TrainingDiverged, match=r"gpt-a-seed-1 diverged; all else is done"):
         study.run(("pretrain",))
+    total = len(TINY.pretrained())
+    assert f"pretrain: bert-a-seed-1 is done; 1 of {total}, about 0 min left in this stage" in said
     assert len(list((tmp_path / "out" / "pretrain").glob("*.json"))) == len(TINY.pretrained()) - 1
 
 
@@ -305,6 +307,10 @@ def test_the_tiny_scale_goes_from_text_to_tables_and_back_byte_for_byte(tmp_path
     pretrained = [json.loads(path.read_text()) for path in (out / "pretrain").glob("*.json")]
     assert {r["model"] for r in pretrained} == {*TINY.models, *TINY.priors}
     assert all("torch" in r["made"]["machine"] and r["tokens"] and r["settings"] for r in pretrained)
+    settings = load_compare_settings("tiny", ["sources.lm1b_train=300"])
+    whole = Comparison(settings, data, tmp_path / "work", out, device=torch.device("cpu"), drive=lambda _run: None)
+    for stage in ("pretrain", "perplexity", "tuned", "padding", "samples", "probes"):
+        assert len(list((out / stage).glob("*.json"))) == whole.units(stage), stage
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
     assert run("--data", str(data), *folders, "--quiet")[0] == 0  # nothing is done again
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pmlm.cli.common import DeviceOption, JsonOption, QuietOption, print_json, talk
+from pmlm.cli.common import DeviceOption, JsonOption, QuietOption, print_json, progress_bar, talk
 from pmlm.cli.follow import follow
 from pmlm.errors import ConfigError
 
@@ -73,8 +73,10 @@ def _comparison(
 
     folder = work or Path("runs/compare") / settings.scale
     return Comparison(
-        settings, data, folder, out, device=pick_device(device), drive=drive, say=lambda line: talk(line, quiet=quiet)
-    )
+        settings, data, folder, out, device=pick_device(device), drive=drive,
+        say=lambda line: talk(line, quiet=quiet),
+        bar=lambda title, total: progress_bar(title, total, quiet=quiet),
+    )  # fmt: skip
 
 
 def _show_tables(out: Path, scale: str, *, json: bool) -> None:

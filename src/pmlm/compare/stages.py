@@ -20,6 +20,7 @@ from pmlm.corpus.documents import iter_documents, read_documents
 from pmlm.corpus.prepare import PrepareSettings, prepare, read_ids
 from pmlm.corpus.shards import Corpus, open_corpus
 from pmlm.errors import DataError, TrainingDiverged
+from pmlm.evaluation import Bar, no_bar
 from pmlm.keeping import locked
 from pmlm.lm import LM, load
 from pmlm.nlu.finetuned import load_start
@@ -34,6 +35,7 @@ from pmlm.training.settings import TrainSettings
 STAGES = ("prepare", "pretrain", "evaluate", "tune", "padding", "samples", "probe")
 ANCHORS = ("Tom is a cat and Jerry is a mouse.", "Tom and Jerry become good friends in the end.")
 """The paper's demonstration (Appendix B)."""
+SAMPLED = ("u-pmlm-a", "bert-a", "gpt-a")
 BETWEEN = 60
 """Tokens between the anchors."""
 
@@ -46,10 +48,10 @@ class Comparison:
 
     def __init__(
         self, settings: CompareSettings, data: Path, work: Path, out: Path, *, device: torch.device, drive: Drive,
-        say: Callable[[str], None] = lambda _line: None,
+        say: Callable[[str], None] = lambda _line: None, bar: Bar = no_bar,
     ) -> None:  # fmt: skip
         self.settings, self.data, self.work, self.out = settings, data, work, out
-        self.device, self.drive, self.say = device, drive, say
+        self.device, self.drive, self.say, self.bar = device, drive, say, bar
 
         self.failed: list[str] = []
         """Units whose training diverged."""
@@ -173,16 +175,35 @@ class Comparison:
             return
         about = {"model": name, "title": ARMS[name].title, "seed": seed, "scale": self.settings.scale}
         plain = {key: to_dict(value) for key, value in settings.items()}
+        path = self.out / stage / f"{unit}.json"
+        was_there = path.is_file()
         try:
-            record = once(
-                self.out / stage / f"{unit}.json", plain, lambda: {**about, **make()}, self._lock(f"{stage}-{unit}")
-            )
+            record = once(path, plain, lambda: {**about, **make()}, self._lock(f"{stage}-{unit}"))
         except TrainingDiverged as error:
             self.say(f"{stage}: {unit} failed: {error}")
             self.failed.append(unit)
             return
         if record is None:
             self.say(f"{stage}: another process is at {unit}")
+        elif not was_there:
+            self.say(f"{stage}: {unit} is done; {self._outlook(stage)}")
+
+    def _outlook(self, stage: str) -> str:
+        """How much of a stage is done and how long the rest would take one process."""
+        done = [read_record(path) for path in (self.out / stage).glob("*.json")]
+        left = max(0, self.units(stage) - len(done))
+        minutes = left * sum(record["made"]["seconds"] for record in done) / len(done) / 60
+        return f"{len(done)} of {len(done) + left}, about {minutes:.0f} min left in this stage"
+
+    def units(self, stage: str) -> int:
+        """How many records a stage makes."""
+        tables, models = len(self.settings.tabulated()), self.settings.models
+        padded = sum(len(packings) for name, packings in self._paddings().items() if name in models)
+        probed = 0 if not self.settings.sources.glue else len(self._probed_models())
+        return {
+            "pretrain": len(self.settings.pretrained()), "perplexity": tables, "tuned": 2 * tables, "padding": padded,
+            "samples": sum(name in models for name in SAMPLED), "probes": probed,
+        }[stage]  # fmt: skip
 
     def _lock(self, unit: str) -> Path:
         return self.work / "locks" / unit
@@ -208,7 +229,9 @@ class Comparison:
             rows = text_windows(documents, self.tokenizer, measure.context)
             words = [word for text in documents for word in text.split()]
             importance = (measure.importance_windows, measure.importance_orders) if orders else (0, 0)
-            figures = window_figures(lm, rows, exact=measure.exact, bound=measure.bound, importance=importance)
+            figures = window_figures(
+                lm, rows, exact=measure.exact, bound=measure.bound, importance=importance, bar=self.bar
+            )
             report["wikitext"] = {
                 "context": measure.context,
                 "windows": len(rows),
@@ -228,6 +251,7 @@ class Comparison:
                     exact=measure.exact_sentences,
                     packing=packing,
                     context=measure.sentence_context,
+                    bar=self.bar,
                 ),
             }
         return report
@@ -249,8 +273,7 @@ class Comparison:
         seed = self.settings.seeds[0]
         rows = sentence_rows(self.sentences[0], self.tokenizer, self.settings.measure.sentence_context)
         row_tokens = sum(row.num_tokens for row in rows) / len(rows)
-        arms = {"gpt-a": ("packed", "padded"), "u-pmlm-a": self.settings.padding, "u-pmlm-r": self.settings.padding}
-        for name, packings in arms.items():
+        for name, packings in self._paddings().items():
             for packing in packings if name in self.settings.models else ():
                 run = tune_settings(self.settings, name, seed, "lm1b", packing, row_tokens)
                 make = partial(self._tuned, run, name, seed, "lm1b", packing)
@@ -264,9 +287,13 @@ class Comparison:
                     "padding", f"{name}-{packing}", make, name, seed, {"run": run, "measure": self.settings.measure}
                 )
 
+    def _paddings(self) -> dict[str, tuple[str, ...]]:
+        ways = self.settings.padding
+        return {"gpt-a": ("packed", "padded"), "u-pmlm-a": ways, "u-pmlm-r": ways}
+
     def samples(self) -> None:
         seed = self.settings.seeds[0]
-        for name in ("u-pmlm-a", "bert-a", "gpt-a"):
+        for name in SAMPLED:
             if name in self.settings.models:
                 run = arm_settings(self.settings, name, seed)
                 self._once("samples", name, partial(self._samples, name, seed), name, seed, {"run": run})
@@ -285,10 +312,13 @@ class Comparison:
         if not self.settings.sources.glue:
             return
         seed = self.settings.seeds[0]
-        for name in dict.fromkeys(("bert-a", "u-pmlm-a", *self.settings.priors)):
-            if name in (*self.settings.models, *self.settings.priors):
-                settings = {"run": arm_settings(self.settings, name, seed), "probe": self.settings.probe}
-                self._once("probes", name, partial(self._probed, name, seed), name, seed, settings)
+        for name in self._probed_models():
+            settings = {"run": arm_settings(self.settings, name, seed), "probe": self.settings.probe}
+            self._once("probes", name, partial(self._probed, name, seed), name, seed, settings)
+
+    def _probed_models(self) -> list[str]:
+        there = (*self.settings.models, *self.settings.priors)
+        return [name for name in dict.fromkeys(("bert-a", "u-pmlm-a", *self.settings.priors)) if name in there]
 
     def _probed(self, name: str, seed: int) -> Record:
         self.say(f"probing {name}")

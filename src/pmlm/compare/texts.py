@@ -10,7 +10,7 @@ Shapes: B rows, L slots.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pmlm.corpus.framing import Row, end_predicted, frame, padding_as_text, row_batch, windows
 from pmlm.errors import DataError
-from pmlm.evaluation import Scorer, draw_part, ratio_stderr, sum_figures
+from pmlm.evaluation import Bar, Scorer, draw_part, no_bar, ratio_stderr, sum_figures
 from pmlm.likelihood import MAX_SLOTS, arranged_ranks, order_logp
 from pmlm.lm import LM
 from pmlm.model import Visibility
@@ -70,7 +70,14 @@ def orders_of(visibility: Visibility) -> list[Order]:
 
 
 def window_figures(
-    lm: LM, rows: Sequence[Row], *, exact: int, bound: int | None, importance: tuple[int, int], seed: int = 0
+    lm: LM,
+    rows: Sequence[Row],
+    *,
+    exact: int,
+    bound: int | None,
+    importance: tuple[int, int],
+    seed: int = 0,
+    bar: Bar = no_bar,
 ) -> dict[str, Any]:
     """Perplexity of windows by visibility: exact along orders on a part, the order-averaged bound on more of them.
 
@@ -79,14 +86,17 @@ def window_figures(
     part = draw_part(rows, exact, seed)
     report: dict[str, Any] = {"exact_rows": [[row.document, row.num_tokens] for row in part]}
     for visibility in lm.model.config.visibilities:
-        scorer = _scorer(lm, visibility, seed)
+        scorer, more = _scorer(lm, visibility, seed), draw_part(rows, bound, seed)
         entry: dict[str, Any] = {
-            "exact": {str(order): _exact(scorer, part, order) for order in orders_of(visibility)},
-            "bound": scorer.bound(draw_part(rows, bound, seed)).to_dict(),
+            "exact": {str(order): _exact(scorer, part, order, bar) for order in orders_of(visibility)}
         }
+        with bar(f"bound, {visibility}", len(more)) as advance:
+            entry["bound"] = scorer.bound(more, advance).to_dict()
         num, orders = importance
         if visibility != "causal" and num and orders > 1:
-            mean, weighted = scorer.over_orders(draw_part(rows, num, seed), orders)
+            some = draw_part(rows, num, seed)
+            with bar(f"{orders} orders, {visibility}", len(some)) as advance:
+                mean, weighted = scorer.over_orders(some, orders, advance)
             entry["importance"] = {"orders": orders, "weighted": weighted.to_dict(), "mean": mean.to_dict()}
         report[visibility] = entry
     unknown = sum(i == lm.tokenizer.unk_id for row in rows for i in row.ids)
@@ -99,14 +109,23 @@ def _scorer(lm: LM, visibility: Visibility, seed: int) -> Scorer:
     return Scorer(lm.model, lm.tokenizer, visibility, seed, slots)
 
 
-def _exact(scorer: Scorer, rows: Sequence[Row], order: Order) -> dict[str, Any]:
+def _exact(scorer: Scorer, rows: Sequence[Row], order: Order, bar: Bar) -> dict[str, Any]:
     """With the nats of each row: models that scored the same rows can be compared row by row."""
-    nll = scorer.exact_nll(rows, order)
+    with bar(f"exact, {order}, {scorer.visibility}", len(rows)) as advance:
+        nll = scorer.exact_nll(rows, order, advance)
     return {**sum_figures(rows, nll).to_dict(), "row_nll": [round(value, 4) for value in nll]}
 
 
 def sentence_figures(
-    lm: LM, rows: Sequence[Row], lengths: Lengths, *, exact: int, packing: str = "packed", context: int, seed: int = 0
+    lm: LM,
+    rows: Sequence[Row],
+    lengths: Lengths,
+    *,
+    exact: int,
+    packing: str = "packed",
+    context: int,
+    seed: int = 0,
+    bar: Bar = no_bar,
 ) -> dict[str, Any]:
     """Perplexity of sentences per content token, as p(x | N) where the model sees N, and as p(x, N).
 
@@ -119,7 +138,8 @@ def sentence_figures(
         shown = [_shown(row, lm.tokenizer, packing, context, predicts_end=predicts_end) for row in part]
         report[visibility] = {}
         for order in orders_of(visibility):
-            content, rest = _scored(lm, shown, part, order, visibility, seed)
+            with bar(f"sentences, {order}, {visibility}", len(part)) as advance:
+                content, rest = _scored(_scorer(lm, visibility, seed), shown, part, order, advance)
             if predicts_end:
                 entry = {"x alone": _per_token(part, content), "x and N": _per_token(part, content + rest)}
             else:
@@ -128,7 +148,8 @@ def sentence_figures(
             report[visibility][str(order)] = entry
         if packing != "padding-predicted":
             seen = [_shown(row, lm.tokenizer, packing, context, predicts_end=False) for row in rows]
-            report[visibility]["bound"] = _scorer(lm, visibility, seed).bound(seen).to_dict()
+            with bar(f"bound of sentences, {visibility}", len(seen)) as advance:
+                report[visibility]["bound"] = _scorer(lm, visibility, seed).bound(seen, advance).to_dict()
     return report
 
 
@@ -142,18 +163,24 @@ def _shown(row: Row, tokenizer: Tokenizer, packing: str, context: int, *, predic
 
 
 def _scored(
-    lm: LM, shown: Sequence[Row], part: Sequence[Row], order: Order, visibility: Visibility, seed: int, chunk: int = 16
+    scorer: Scorer,
+    shown: Sequence[Row],
+    part: Sequence[Row],
+    order: Order,
+    advance: Callable[[int], None],
+    chunk: int = 16,
 ) -> tuple[Tensor, Tensor]:
     """For each row: the nats of the content tokens, and of all else that is predicted."""
     content, rest = [], []
     for start in range(0, len(shown), chunk):
         index = range(start, min(start + chunk, len(shown)))
-        batch = row_batch([shown[i] for i in index], lm.tokenizer)
-        rank_BL = arranged_ranks(batch, order, [generator(seed, "order-0", i) for i in index])
-        logp_BL = order_logp(lm.model, batch, rank_BL, visibility)
-        is_content_BL = row_batch([part[i] for i in index], lm.tokenizer, batch.length).maskable_BL
+        batch = row_batch([shown[i] for i in index], scorer.tokenizer)
+        rank_BL = arranged_ranks(batch, order, [generator(scorer.seed, "order-0", i) for i in index])
+        logp_BL = order_logp(scorer.model, batch, rank_BL, scorer.visibility, max_slots=scorer.max_slots)
+        is_content_BL = row_batch([part[i] for i in index], scorer.tokenizer, batch.length).maskable_BL
         content.append(-torch.where(is_content_BL, logp_BL, 0.0).sum(1))
         rest.append(-torch.where(is_content_BL, 0.0, logp_BL).sum(1))
+        advance(len(index))
     return torch.cat(content), torch.cat(rest)
 
 
