@@ -102,7 +102,7 @@ def policy_logp(
     """(logp_BL, rank_BL) along the order that the model itself chooses, from its state before each token is known."""
     rank_BL = torch.zeros_like(batch.ids_BL)
     logp_BL = torch.zeros(batch.ids_BL.shape, dtype=torch.float64)
-    slots_per_row = batch.length * (2 if is_ordered(visibility) else 1)
+    slots_per_row = batch.length * (2 if visibility == "two-stream" else 1)
     step = max(1, max_slots // slots_per_row)
     for start in range(0, batch.num_rows, step):
         rows = torch.arange(start, min(start + step, batch.num_rows))

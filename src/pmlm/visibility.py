@@ -91,11 +91,24 @@ def hidden_inputs(
             return bidirectional_inputs(batch, seen_BL), 0
         case "known-only":
             return known_only_inputs(batch, seen_BL, hidden_BL), 0
-        case "order-causal" | "two-stream":
+        case "order-causal":
+            return partly_ordered_inputs(batch, seen_BL, hidden_BL, rank_BL), 0
+        case "two-stream":
             last_BL = torch.where(hidden_BL, NEVER, rank_BL)
             return ordered_inputs(batch, last_BL, visibility, mask_id), batch.length
         case "causal":
             return causal_inputs(batch, mask_id), 0
+
+
+def partly_ordered_inputs(batch: Batch, seen_ids_BL: Tensor, hidden_BL: Tensor, rank_BL: Tensor) -> Inputs:
+    """Order-causal rows of L slots instead of 2L: a token where it is known, its query where it is hidden.
+
+    Nobody would see the tokens of hidden slots, and nobody asks for the known ones.
+    """
+    rank_BL = torch.where(hidden_BL, NEVER, rank_BL)
+    earlier_BQK = (rank_BL[:, None, :] <= rank_BL[:, :, None]) & ~hidden_BL[:, None, :]
+    visible_BQK = _same_group(batch.group_BL) & (earlier_BQK | _itself(batch))
+    return Inputs(seen_ids_BL, batch.positions_BL(), visible_BQK)
 
 
 def ordered_inputs(
