@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pmlm.errors import PmlmError
+    from pmlm.generation.template import acrostic
     from pmlm.lm import LM, Stream, load
     from pmlm.model import LanguageModel, ModelConfig
     from pmlm.nlu.finetuned import Finetuned, load_finetuned
@@ -30,6 +31,7 @@ _HOMES = {
     "Stream": "pmlm.lm",
     "Streamer": "pmlm.results",
     "Tokenizer": "pmlm.tokenizer",
+    "acrostic": "pmlm.generation.template",
     "load": "pmlm.lm",
     "load_finetuned": "pmlm.nlu.finetuned",
     "load_tokenizer": "pmlm.tokenizer",
@@ -51,6 +53,7 @@ __all__ = [
     "Streamer",
     "Tokenizer",
     "__version__",
+    "acrostic",
     "load",
     "load_finetuned",
     "load_tokenizer",

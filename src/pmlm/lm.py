@@ -67,6 +67,8 @@ class FillOptions(TypedDict, total=False):
     """Words that must appear; the model chooses where."""
     num_words: int | None
     """How many words the whole text has."""
+    num_tokens: int | None
+    """How many tokens the whole text has, what is given included: for templates that leave a length open."""
     written: Sequence[tuple[int, str]]
     """Positions and tokens that come first, in this order: the text goes on from there."""
 
@@ -276,10 +278,16 @@ class LM:
     ) -> Refined:
         """Rewrite the least certain tokens of a text (`mask-predict`), or every token in turn (`gibbs`).
 
-        Options are those that the text was written with; its visibility is kept.
+        Its visibility and what was asked of the whole text are kept; other options (order, sampling) are named again.
         """
-        options["visibility"] = filled.visibility
-        settings = self.settings(options)
+        asked: FillOptions = {
+            "ban": filled.wishes.ban,
+            "num_words": filled.wishes.num_words,
+            "whole_words": filled.wishes.whole_words,
+            **options,
+            "visibility": filled.visibility,
+        }
+        settings = self.settings(asked)
         chosen = draw_seed() if seed is None else seed
         return refine(self.writer, filled, settings, method=method, passes=passes, seed=chosen)
 
@@ -347,6 +355,7 @@ class LM:
             ban=_listed(options.get("ban", ())),
             must=_listed(options.get("must", ())),
             num_words=options.get("num_words"),
+            num_tokens=options.get("num_tokens"),
             written=tuple((position, token) for position, token in options.get("written", ())),
         )
 

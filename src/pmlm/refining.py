@@ -14,7 +14,7 @@ Shapes: N written tokens, L slots, V vocabulary.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -30,14 +30,18 @@ from pmlm.writer import Writer, WriteSettings
 Method = Literal["mask-predict", "gibbs"]
 
 
+def check_refinement(method: str, passes: int) -> None:
+    if method not in get_args(Method):
+        raise ConfigError(f"unknown refinement {method!r}. Known: {', '.join(get_args(Method))}.")
+    if passes < 1:
+        raise ConfigError(f"passes must be at least 1, got {passes}")
+
+
 def refine(
     writer: Writer, filled: Filled, settings: WriteSettings, *, method: Method, passes: int, seed: int
 ) -> Refined:
     """Rewrite a text `passes` times; the settings are those it was written with."""
-    if method not in ("mask-predict", "gibbs"):
-        raise ConfigError(f"unknown refinement {method!r}. Known: mask-predict, gibbs.")
-    if passes < 1:
-        raise ConfigError(f"passes must be at least 1, got {passes}")
+    check_refinement(method, passes)
     if settings.visibility == "causal":
         raise OrderError("a left-to-right model cannot rewrite what stands before other text")
     canvas = writer.canvas_of(filled)
@@ -68,16 +72,13 @@ def refine(
 def _rewrite(
     writer: Writer, canvas: Canvas, ids: list[int], slots: Sequence[int], settings: WriteSettings, rng: torch.Generator
 ) -> list[int]:
-    """The same text with some slots written anew, under the same rules."""
+    """The same text with some slots written anew, under the same rules; as it was, where they leave no way."""
     hidden = set(slots)
     row = replace(canvas.row, ids=tuple(ids), maskable=tuple(s in hidden for s in range(len(ids))))
     order = settings.order if settings.order.kind != "list" else replace(settings.order, kind="random", positions=())
     turns = writer.turns([replace(canvas, row=row)], [rng], replace(settings, order=order, written=()))
-    new = list(ids)
-    for turn in turns:
-        for reveal in turn:
-            new[reveal.slot] = reveal.token
-    return new
+    found = {reveal.slot: reveal.token for turn in turns for reveal in turn}
+    return [found.get(slot, i) for slot, i in enumerate(ids)] if len(found) == len(slots) else list(ids)
 
 
 def _certainty(writer: Writer, row: Row, ids: list[int], slots: Sequence[int], visibility: Visibility) -> torch.Tensor:

@@ -7,7 +7,7 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pmlm.model import Visibility
 
@@ -69,6 +69,14 @@ class Ranked:
         return {"fillings": self.fillings, "share": self.share, **self.score.to_dict()}
 
 
+class Wishes(NamedTuple):
+    """What was asked of a whole text."""
+
+    ban: tuple[str, ...] = ()
+    num_words: int | None = None
+    whole_words: bool = True
+
+
 @dataclass(frozen=True)
 class Filled:
     """A template with its blanks written."""
@@ -94,6 +102,10 @@ class Filled:
     """The framed row: start marker, tokens, end marker."""
     sizes: tuple[int, ...] = ()
     """How many tokens each segment of the template has."""
+    attempts: int = 1
+    """How often the text was begun: anew where constraints had driven it into a corner."""
+    wishes: Wishes = Wishes()
+    """They hold in a rewriting too."""
 
     @property
     def nll(self) -> float:
@@ -112,6 +124,7 @@ class Filled:
             "visibility": self.visibility,
             "passes": self.passes,
             "approximate": list(self.approximate),
+            "attempts": self.attempts,
         }
 
     def states(self) -> list[list[str | None]]:

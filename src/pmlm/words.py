@@ -4,14 +4,15 @@ A word is half-written when it stops after a piece that never ends one ("Eliz"),
 follows there ("the" + "abeth"). Both are read off the corpus that a model was trained on, once, and kept beside its
 vocabulary:
 
-- *ends*: pieces after which something new was seen to begin: a space, a line, a mark, the end of the text.
+- *ends*: pieces after which something new begins (a space, a line, a mark, the end of the text) in at least one of 50
+  places where they stand; seldom is a slip of the pen.
 - *pairs*: neighbours seen side by side where the second goes on without a space (letters, `'s`), or where both are
   marks (`."`).
 
 The relation `a may stand before b` is then: b begins with a space or a new line and a ends; or b begins with a mark or
 a digit, a ends and its last character is a letter or digit; or the pair was seen. Every pair that a reversible
-vocabulary writes is in it for the corpus's own text. What is written by it is spelt as the tokenizer would spell it: a
-sequence of byte-pair tokens is the encoding of its text where every two neighbours are.
+vocabulary writes is in it for the corpus's own text, slips aside. What is written by it is spelt as the tokenizer would
+spell it: a sequence of byte-pair tokens is the encoding of its text where every two neighbours are.
 
 Shapes: V vocabulary, P pairs.
 """
@@ -32,6 +33,7 @@ from pmlm.tokenizer import Tokenizer
 
 FILE = "words.safetensors"
 MOST_PIECES = 8
+SELDOM = 50
 Flags = npt.NDArray[np.bool_]
 
 
@@ -49,6 +51,8 @@ class PieceKinds:
     """Ends with a letter or digit, so that a mark after it is a piece of its own."""
     blank_V: Flags
     """Ends with white space."""
+    curly_V: Flags
+    """Is a curly apostrophe."""
 
     @staticmethod
     def of(tokenizer: Tokenizer) -> "PieceKinds":
@@ -56,7 +60,8 @@ class PieceKinds:
         glued = [t[:1].isalpha() or (t[:1] == "'" and t[1:2].isalpha()) for t in texts]
         spaced = [t[:1].isspace() for t in texts]
         marked = [bool(t) and not g and not s for t, g, s in zip(texts, glued, spaced, strict=True)]
-        flags = (spaced, glued, marked, [t[-1:].isalnum() for t in texts], [t[-1:].isspace() for t in texts])
+        closed, blank = [t[-1:].isalnum() for t in texts], [t[-1:].isspace() for t in texts]
+        flags = (spaced, glued, marked, closed, blank, [t == "’" for t in texts])
         return PieceKinds(*(np.array(flag, dtype=bool) for flag in flags))
 
 
@@ -80,7 +85,7 @@ class WordTable:
 def count_words(documents: Iterable[npt.NDArray[np.integer]], tokenizer: Tokenizer) -> WordTable:
     """Read the table off documents of ids; a batch of documents end to end is fine."""
     kinds, size = PieceKinds.of(tokenizer), tokenizer.vocab_size
-    ends_V = np.zeros(size, dtype=bool)
+    ended_V, found_V = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
     seen: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     lengths = np.zeros(MOST_PIECES, dtype=np.int64)
     for ids in documents:
@@ -88,12 +93,13 @@ def count_words(documents: Iterable[npt.NDArray[np.integer]], tokenizer: Tokeniz
             continue
         flat = np.asarray(ids, dtype=np.int64)
         left, right = flat[:-1], flat[1:]
-        joined = _joined(left, right, kinds)
-        ends_V[left[~joined]] = True
-        ends_V[flat[-1]] = True
+        joined = _joined(left, right, kinds) | _before_apostrophe(flat, kinds)
+        ended_V += np.bincount(left[~joined], minlength=size)
+        ended_V[flat[-1]] += 1
+        found_V += np.bincount(flat, minlength=size)
         seen = np.union1d(seen, np.unique(left[joined] * size + right[joined]))
         lengths += _word_lengths(flat, kinds)
-    ends_V &= ~kinds.blank_V
+    ends_V = (ended_V > 0) & (SELDOM * ended_V >= found_V) & ~kinds.blank_V
     return WordTable(ends_V, np.stack([seen // size, seen % size], axis=1), tuple(int(n) for n in lengths))
 
 
@@ -101,6 +107,14 @@ def _joined(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64], kinds: Pi
     """Where a pair must have been seen to be allowed."""
     joined: Flags = kinds.glued_V[right] | (kinds.marked_V[right] & ~kinds.closed_V[left]) | kinds.blank_V[left]
     return joined
+
+
+def _before_apostrophe(ids: npt.NDArray[np.int64], kinds: PieceKinds) -> Flags:
+    """Which pieces but the last stand before a curly apostrophe inside a word, as in `couldn’t`."""
+    inside: Flags = kinds.curly_V[ids[1:]] & np.append(
+        kinds.glued_V[ids[2:]], np.zeros(min(1, len(ids) - 1), dtype=bool)
+    )
+    return inside
 
 
 def _word_lengths(ids: npt.NDArray[np.int64], kinds: PieceKinds) -> npt.NDArray[np.int64]:

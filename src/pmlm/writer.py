@@ -3,30 +3,30 @@
 A writer belongs to one model; what it looks up (which pieces may stand where) it keeps.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
 from pmlm.corpus.framing import row_batch
 from pmlm.errors import ConstraintError, DataError, OrderError, TemplateError
-from pmlm.generation.automata import TokenAutomaton, over_pieces
 from pmlm.generation.canvas import Canvas, Role, allowed_pieces, canvas_text, make_canvas
-from pmlm.generation.constraints import blank_automaton, text_automaton
 from pmlm.generation.decode import Allowed, Reveal
+from pmlm.generation.demands import RuleMaker
 from pmlm.generation.engine import Job
 from pmlm.generation.lengths import PLAIN_WORD_LOGP, choose_lengths
-from pmlm.generation.placement import place_words
-from pmlm.generation.rules import ChainRule, NeighbourRule, Neighbours, Rule, Span, word_neighbours
+from pmlm.generation.placement import has_room, place_words
+from pmlm.generation.rules import Neighbours, Rule, word_neighbours
 from pmlm.generation.sampling import Sampling
 from pmlm.generation.speed import Speed, fill_batch
 from pmlm.generation.template import Blank, Given, Template, parse_template, template_source
 from pmlm.likelihood import check_order, hidden_logp
 from pmlm.model import LanguageModel, Slots, Visibility
 from pmlm.orders import Order, arrange
-from pmlm.results import Filled, Step
+from pmlm.results import Filled, Step, Wishes
 from pmlm.runtime import generator
 from pmlm.tokenizer import Tokenizer
 from pmlm.words import Flags, WordTable
@@ -54,6 +54,8 @@ class WriteSettings:
     """Words that must appear; the model chooses where."""
     num_words: int | None = None
     """How many words the whole text has."""
+    num_tokens: int | None = None
+    """How many tokens the whole text has, what is given included."""
     written: tuple[tuple[int, str], ...] = ()
     """Positions and tokens that come first, in this order: how a text goes on from a state it was once in."""
 
@@ -66,6 +68,7 @@ class Writing:
     seeds: list[int]
     settings: WriteSettings
     turns: Iterator[list[Reveal]]
+    attempt: int = 0
 
     def is_done(self, row: int, reveals: int) -> bool:
         return reveals == len(self.canvases[row].hidden)
@@ -79,6 +82,12 @@ class Writer:
     def ids_RV(self) -> Flags:
         return allowed_pieces(self.tokenizer)
 
+    @property
+    def tokens_per_word(self) -> float:
+        """As many as a word has pieces on average, and something for the marks between."""
+        logp = PLAIN_WORD_LOGP if self.words is None else self.words.length_logp
+        return 1.15 * math.fsum(n * math.exp(p) for n, p in enumerate(logp, start=1))
+
     @cached_property
     def neighbours(self) -> Neighbours | None:
         return None if self.words is None else word_neighbours(self.tokenizer, self.words, self.ids_RV)
@@ -90,7 +99,7 @@ class Writer:
         pairs = list(self.jobs(templates, seeds, settings, attempt))
         canvases = [canvas for canvas, _ in pairs]
         turns = self._decode(canvases, [job for _, job in pairs], settings)
-        return Writing(canvases, list(seeds), settings, turns)
+        return Writing(canvases, list(seeds), settings, turns, attempt)
 
     def jobs(
         self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings, attempt: int = 0
@@ -102,8 +111,23 @@ class Writer:
             raise DataError("there is no template to fill")
         rules_of = self._rule_maker(settings)
         for template, seed in zip(templates, seeds, strict=True):
-            canvas = self._canvas(read_template(template), seed, settings, rules_of, attempt)
-            yield canvas, self._job(canvas, generator(seed, "decode", attempt), settings, rules_of(canvas))
+            canvas, rules = self._laid_out(read_template(template), seed, settings, rules_of, attempt)
+            yield canvas, self._job(canvas, generator(seed, "decode", attempt), settings, rules)
+
+    def _laid_out(
+        self, template: Template, seed: int, settings: WriteSettings, rules_of: RuleMaker, attempt: int
+    ) -> tuple[Canvas, list[Rule]]:
+        """Where draws of lengths and places depend on each other, draws that leave no way are made anew."""
+        is_drawn = bool(settings.must) or sum(blank.num_tokens is None for blank in template.blanks) > 1
+        draws = MOST_ATTEMPTS if is_drawn and settings.sampling.temperature > 0 else 1
+        for draw in range(attempt, draws * MOST_ATTEMPTS, MOST_ATTEMPTS):
+            try:
+                canvas = self._canvas(template, seed, settings, rules_of, draw)
+                return canvas, rules_of(canvas)
+            except ConstraintError:
+                if draw >= (draws - 1) * MOST_ATTEMPTS:
+                    raise
+        raise AssertionError("the last draw returns or raises")
 
     def _job(self, canvas: Canvas, rng: torch.Generator, settings: WriteSettings, rules: list[Rule]) -> Job:
         return Job(
@@ -187,7 +211,7 @@ class Writer:
         template: Template,
         seed: int,
         settings: WriteSettings,
-        rules_of: Callable[[Canvas], list[Rule]],
+        rules_of: RuleMaker,
         attempt: int = 0,
     ) -> Canvas:
         if not template.blanks:
@@ -204,7 +228,9 @@ class Writer:
                 settings.visibility,
                 PLAIN_WORD_LOGP if self.words is None else self.words.length_logp,
                 generator(seed, "lengths", attempt),
-                is_possible=lambda canvas: _is_possible(rules_of, canvas),
+                is_possible=partial(self._is_possible, settings, rules_of),
+                total=settings.num_tokens,
+                likely_total=None if settings.num_words is None else settings.num_words * self.tokens_per_word,
                 greedy=settings.sampling.temperature == 0,
             )
         if settings.must:
@@ -220,66 +246,41 @@ class Writer:
                 greedy=settings.sampling.temperature == 0,
             )
         canvas = make_canvas(template, self.tokenizer, self.model.config.max_length)
+        if settings.num_tokens not in (None, found := len(canvas.row.ids) - 2):
+            raise ConstraintError(
+                f"the text has {found} tokens, not {settings.num_tokens}: leave a length open, as in [MASK:*]"
+            )
         if settings.order.kind == "list":
             positions = [i - 1 for i in canvas.hidden]
             arrange(settings.order, positions, [], generator(0))  # refuses what is no permutation
         return canvas
 
-    def _rule_maker(self, settings: WriteSettings) -> Callable[[Canvas], list[Rule]]:
+    def _rule_maker(self, settings: WriteSettings) -> RuleMaker:
         """What is looked up once for all canvases of a call."""
-        relation = self.neighbours if settings.whole_words else None
-        pieces = self.tokenizer.running_bytes
         most = self.model.config.max_length - 2
         if settings.num_words is not None and settings.num_words > most:
             raise ConstraintError(f"{settings.num_words} words are more than the {most} tokens that the model writes")
-        wish = text_automaton(settings.ban, settings.num_words)
-        whole = None if wish is None else over_pieces(wish, pieces)
-        of_blank: dict[tuple[bool | None, tuple[tuple[str, str], ...]], TokenAutomaton] = {}
+        relation = self.neighbours if settings.whole_words else None
+        return RuleMaker(relation, self.tokenizer.running_bytes, self.ids_RV, settings.ban, settings.num_words)
 
-        def spans(canvas: Canvas) -> list[Span]:
-            found = []
-            for segment, (start, end) in zip(canvas.template.segments, canvas.spans, strict=True):
-                if isinstance(segment, Blank) and segment.limits:
-                    key = (segment.starts_word, segment.limits)
-                    if key not in of_blank:
-                        of_blank[key] = over_pieces(blank_automaton(*key), pieces)
-                    found.append(Span(start, end, of_blank[key]))
-            return found
-
-        def rules_of(canvas: Canvas) -> list[Rule]:
-            row = (canvas.row.ids, canvas.row.maskable, canvas.role)
-            rules: list[Rule] = []
-            beside = relation
-            if limited := spans(canvas):
-                rule = ChainRule(beside, limited, *row, self.ids_RV)
-                if rule.first_impossible is not None:  # options that ask for words never seen come before whole words
-                    beside = None
-                    rule = ChainRule(beside, limited, *row, self.ids_RV)
-                rules.append(self._possible(rule, "a blank's options"))
-            if whole is not None:
-                everything = [Span(0, len(canvas.row.ids), whole)]
-                what = "the banned words, the words asked for or their number"
-                rules.append(self._possible(ChainRule(beside, everything, *row, self.ids_RV), what))
-            if not rules and beside is not None:
-                rules.append(NeighbourRule(beside, *row))
-            return rules
-
-        return rules_of
-
-    @staticmethod
-    def _possible(rule: ChainRule, what: str) -> ChainRule:
-        """Said before any work: what can never be."""
-        if (slot := rule.first_impossible) is not None:
-            raise ConstraintError(
-                f"nothing that the template leaves open can satisfy {what}: no way is left at position {slot - 1}"
-            )
-        return rule
+    def _is_possible(
+        self, settings: WriteSettings, rules_of: RuleMaker, canvas: Canvas, *, is_final: bool, is_strict: bool
+    ) -> bool:
+        if is_final and not has_room(canvas.template, settings.must, self.tokenizer):
+            return False
+        try:
+            rules_of(canvas, is_final=is_final and not settings.must, is_strict=is_strict)
+        except ConstraintError:
+            return False
+        return True
 
     def filled(self, writing: Writing, row: int, reveals: Sequence[Reveal]) -> Filled:
         """A finished text, from what was revealed of it."""
-        return self.result(writing.canvases[row], reveals, writing.seeds[row], writing.settings)
+        return self.result(writing.canvases[row], reveals, writing.seeds[row], writing.settings, writing.attempt + 1)
 
-    def result(self, canvas: Canvas, reveals: Sequence[Reveal], seed: int, settings: WriteSettings) -> Filled:
+    def result(
+        self, canvas: Canvas, reveals: Sequence[Reveal], seed: int, settings: WriteSettings, attempts: int = 1
+    ) -> Filled:
         """The finished text of one canvas."""
         ids = list(canvas.row.ids)
         for reveal in reveals:
@@ -293,10 +294,12 @@ class Writer:
             seed=seed,
             visibility=settings.visibility,
             template=template_source(canvas.template),
-            passes=reveals[-1].turn,
+            passes=reveals[-1].turn if reveals else 0,
             approximate=settings.speed.approximations,
             ids=tuple(ids),
             sizes=tuple(end - start for start, end in canvas.spans),
+            attempts=attempts,
+            wishes=Wishes(settings.ban, settings.num_words, settings.whole_words),
         )
 
     def canvas_of(self, filled: Filled) -> Canvas:
@@ -412,14 +415,6 @@ class Writer:
 def _likeliest(logp_V: torch.Tensor, allowed_V: torch.Tensor, count: int) -> list[int]:
     best = logp_V.masked_fill(~allowed_V, -torch.inf).topk(min(count, int(allowed_V.sum())))
     return [int(i) for i in best.indices]
-
-
-def _is_possible(rules_of: Callable[[Canvas], list[Rule]], canvas: Canvas) -> bool:
-    try:
-        rules_of(canvas)
-    except ConstraintError:
-        return False
-    return True
 
 
 def _first_blank(template: Template) -> int:

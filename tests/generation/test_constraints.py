@@ -1,12 +1,14 @@
 """Control: whatever is asked of a text, it has it or a clear error says why; given text stays, words are whole."""
 
+import itertools
 import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pmlm import load
+import pmlm
+from pmlm import Filled, load
 from pmlm.errors import ConfigError, ConstraintError, OrderError, TemplateError
 from pmlm.generation.automata import exactly_words, intersection, without_words
 from pmlm.generation.regex import compile_regex
@@ -14,11 +16,21 @@ from pmlm.generation.template import Blank, Given, parse_template
 from test_lm import make_lm
 
 LM = load()
-ORDERS = ["random", "l2r", "r2l", "nearest", "confidence", "entropy"]
+ORDERS = ["random", "l2r", "r2l", "nearest", "confidence", "margin", "entropy"]
 
 
 def words_of(text: str) -> list[str]:
-    return re.findall(r"[^\W_]+(?:['-][^\W_]+)*", text)
+    return re.findall(r"[^\W_](?:[^\W_]|['\u2000-\u2fff-])*", text)
+
+
+def half_words(filled: Filled) -> list[tuple[str, str]]:
+    """Written neighbours that no whole words make."""
+    relation = LM.writer.neighbours
+    assert relation is not None
+    pairs = enumerate(itertools.pairwise(filled.ids[1:-1]))
+    ours = [(a, b) for i, (a, b) in pairs if i in filled.order or i + 1 in filled.order]
+    bad = [(a, b) for a, b in ours if not relation.beside(relation.single(a), forward=True)[b]]
+    return [(LM.tokenizer.show(a), LM.tokenizer.show(b)) for a, b in bad]
 
 
 def test_options_are_read_and_written_back() -> None:
@@ -35,8 +47,9 @@ def test_options_are_read_and_written_back() -> None:
     ("bad", "says"),
     [
         ("[MASK|colour=red]", "unknown option 'colour=red'"),
-        ("[MASK|starts=]", "unknown option"),
+        ("[MASK|starts=]", "lacks its value"),
         ("[MASK|digits=3]", "unknown option"),
+        ("[MASK|regex=[a-z]+]", "inside a blank"),
         ("[WORD:2-3]", "as many tokens as it needs"),
         ("[MASK:5-3]", "from few to many"),
         ("[MASK:0-3]", "from 1 on"),
@@ -55,20 +68,57 @@ def test_options_that_make_no_sense_are_refused(bad: str, says: str) -> None:
     order=st.sampled_from(ORDERS),
     visibility=st.sampled_from(["bidirectional", "order-causal"]),
     ban=st.lists(st.sampled_from(["the", "was", "and", "cow"]), max_size=2, unique=True),
+    must=st.sampled_from([(), (), ("ball",)]),
     seed=st.integers(0, 99),
 )  # fmt: skip
-def test_what_is_asked_of_blanks_is_had_in_every_order(letter, choices, order, visibility, ban, seed) -> None:
-    template = f"[MASK:3|starts={letter}] saw [MASK:1-3|in={','.join(choices)}] near [MASK:4|ends=end] home."
-    try:
-        text = LM.fill(template, order=order, visibility=visibility, ban=ban, seed=seed).text
-    except ConstraintError:
-        return
-    found = re.fullmatch(r"(.+) saw (.+) near (.+) home\.", text)
-    assert found, text
+def test_what_is_asked_of_blanks_is_had_in_every_order(letter, choices, order, visibility, ban, must, seed) -> None:
+    template = f"[MASK:4|starts={letter}] saw [MASK:1-3|in={','.join(choices)}] near [MASK:6|ends=end] home."
+    filled = LM.fill(template, order=order, visibility=visibility, ban=ban, must=must, seed=seed)
+    found = re.fullmatch(r"(.+) saw (.+) near (.+) home\.", filled.text, re.DOTALL)
+    assert found, filled.text
     assert found[1].startswith(letter)
     assert found[2] in choices
     assert found[3].endswith("end")
-    assert not {word.lower() for word in words_of(text)} & set(ban)
+    words = {word.lower() for word in words_of(filled.text)}
+    assert not words & set(ban)
+    assert set(must) <= words
+    assert not half_words(filled)
+    assert filled.attempts == 1  # all constraints are one rule: nothing is driven into a corner
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    middle=st.sampled_from([r"[MASK:2|digits]", r"[WORD|regex=\[a-m\]+]", "[MASK:*]", "[MASK:2-6]", "___"]),
+    count=st.integers(6, 10),
+    order=st.sampled_from(ORDERS),
+    must=st.sampled_from([(), ("dog",)]),
+    refinement=st.sampled_from(["mask-predict", "gibbs"]),
+    seed=st.integers(0, 99),
+)
+def test_all_of_it_at_once_is_had_and_stays_in_a_rewriting(middle, count, order, must, refinement, seed) -> None:
+    filled = LM.fill(
+        f"[MASK:2-9|starts=S] {middle} and [MASK:1-8].", num_words=count, must=must, ban=["was"], order=order, seed=seed
+    )
+    refined = LM.refine(filled, method=refinement, passes=1, seed=seed, order=order)
+    for text in (filled.text, refined.text):
+        words = words_of(text)
+        assert len(words) == count, text
+        assert text.startswith("S"), text
+        assert " and " in text, text
+        assert set(must) <= set(re.findall(r"[^\W_]+", text)), text
+        assert "was" not in re.findall(r"[^\W_]+", text.lower()), text
+        if "digits" in middle:
+            assert re.search(r" [0-9]{2,} and ", text), text
+        if "regex" in middle:
+            assert re.search(r" [a-m]+ and ", text), text
+
+
+def test_words_never_seen_are_let_in_where_they_are_asked_for_and_nowhere_else() -> None:
+    for seed in range(8):
+        filled = LM.fill("[MASK:14] [WORD|in=Zxqv] [MASK:4] end.", seed=seed)
+        assert " Zxqv" in filled.text
+        inside = set(LM.tokenizer.encode_inner(" Zxqv"))
+        assert all(LM.tokenizer.encode_inner(a)[0] in inside for a, _ in half_words(filled)), filled.tokens
 
 
 def test_bans_do_not_corner_a_text_whose_options_ask_for_words_never_seen() -> None:
@@ -111,6 +161,45 @@ def test_open_lengths_lie_within_their_bounds_and_are_the_model_s_choice() -> No
     assert 111 <= len(long.tokens) <= 126
 
 
+@pytest.mark.parametrize("template", ["Tom [MASK:*] and [MASK:*].", "[MASK:5-30] [WORD] end.", "[MASK:*|starts=T]"])
+def test_the_number_of_tokens_is_had(template: str) -> None:
+    for total in (16, 25):
+        assert {len(LM.fill(template, seed=seed, num_tokens=total).tokens) for seed in range(3)} == {total}
+    with pytest.raises(ConstraintError, match=r"has 3 tokens, not 9"):
+        LM.fill("[MASK:3]", num_tokens=9, seed=0)
+    with pytest.raises(ConstraintError, match=r"no length of the blank at position 0"):
+        LM.fill("[MASK:2-4]", num_tokens=9, seed=0)
+
+
+def test_an_acrostic_has_its_lines() -> None:
+    for seed in range(4):
+        text = LM.fill(pmlm.acrostic("Clara"), seed=seed, must=["kite"], order="random").text
+        assert "".join(line[0] for line in text.split("\n")) == "CLARA", text
+        assert "kite" in words_of(text)
+    for bad in ("", "J X", "a1"):
+        with pytest.raises(TemplateError, match="letters"):
+            pmlm.acrostic(bad)
+
+
+def test_a_number_of_words_finds_a_length_that_goes_with_it() -> None:
+    for seed in range(4):
+        filled = LM.fill("[MASK:5-40]", seed=seed, num_words=12)
+        assert len(words_of(filled.text)) == 12, filled.text
+        assert len(filled.tokens) < 24
+
+
+def test_words_that_stand_there_have_appeared() -> None:
+    assert LM.fill("Tom is [WORD|in=big].", must="Tom", seed=1).text == "Tom is big."
+    assert LM.fill("A [WORD|in=kite,dog].", must="kite", seed=1).text == "A kite."
+    assert LM.fill("Tom [MASK:3] end.", must=["kite", "river", "lamp"], seed=1).text.startswith("Tom ")
+
+
+def test_words_find_room_beside_each_other() -> None:
+    for seed in range(6):
+        text = LM.fill("Tom [MASK:1-10] end.", must=["kite", "river", "squirrel"], seed=seed).text
+        assert {"kite", "river", "squirrel"} <= set(words_of(text)), text
+
+
 def test_an_open_blank_is_as_long_as_its_options_need() -> None:
     long = "little squirrel hurried"  # three tokens
     for seed in range(4):
@@ -128,6 +217,10 @@ def test_an_open_blank_is_as_long_as_its_options_need() -> None:
         ("[MASK:5]", {"num_words": 10**14}, ConstraintError, "words are more than the"),
         ("[MASK:2]", {"must": ["kite", "lamp", "river"]}, ConstraintError, "no free blank with room"),
         ("Tom [WORD|in=cat]", {"must": ["kite"]}, ConstraintError, "no free blank with room"),
+        ("Tom saw [WORD|in=cat].", {"ban": ["cat"]}, ConstraintError, "options together with the banned words.*position"),
+        ("“Tom is a cat” [MASK:4]", {"ban": ["cat"]}, ConstraintError, "the banned words.*position"),
+        ("[MASK:8]", {"ban": ["kite"], "must": ["kite"]}, ConstraintError, "the banned words.*position"),
+        ("[WORD|regex=a)(b]", {}, ConstraintError, re.escape("'a)(b' closes a group")),
         ("[MASK:5]", {"must": [" "]}, ConstraintError, "must appear is a text"),
         ("Tom is a cat. [MASK:5]", {"ban": ["cat"]}, ConstraintError, "no way is left at position"),
         ("[WORD|in=,a]", {}, TemplateError, "empty choice"),
@@ -168,19 +261,30 @@ def test_a_left_to_right_model_cannot_write_towards_a_word() -> None:
 
 def test_automata_of_texts() -> None:
     both = intersection(without_words(["cat"]), exactly_words(2))
-    assert both.accepts(b" a dog.")
-    assert both.accepts(b"don't well-known")
-    for text in (b"a cat", b"one", b"one two three", b""):
-        assert not both.accepts(text), text
+    for text in (" a dog.", "don't well-known", "don’t “go”", "é à", "one… two", "one\u00a0two", "one🙂two"):
+        assert both.accepts(text.encode()), text
+    for text in ("a cat", "one", "one two three", "", "one—two", "“cat” a", "— ”"):
+        assert not both.accepts(text.encode()), text
     assert intersection(compile_regex("a*"), compile_regex("a?b?")).accepts(b"a")
     assert not intersection(compile_regex("a*"), compile_regex("a?b?")).accepts(b"ab")
 
 
-def test_a_corner_without_a_way_out_is_said() -> None:
-    """Two constraints that are each possible and never together."""
+def test_a_corner_without_a_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constraints too large for one rule are asked one by one: each is possible, both together never."""
+    monkeypatch.setattr("pmlm.generation.demands.MOST_STATES", 1)
     template, ban = "Tom saw [WORD|in=cat]", ["cat"]
     with pytest.raises(ConstraintError, match=r"no text was found .* in 20 attempts"):
         LM.fill_batch([template, "Tom [MASK:3]"], seeds=[1, 2], ban=ban, whole_words=False)
     with pytest.raises(ConstraintError, match=r"no text was found .* in 20 attempts"):
         LM.fill(template, seed=1, ban=ban, whole_words=False)
     assert Given("Tom saw") in parse_template(template).segments
+
+
+def test_a_text_begun_anew_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pmlm.generation.demands.MOST_STATES", 1)
+    filled = [LM.fill("Tom saw a [MASK:2|in=little cat,big dog] there.", seed=seed, ban=["cat"]) for seed in range(8)]
+    assert {each.text for each in filled} == {"Tom saw a big dog there."}
+    assert max(each.attempts for each in filled) > 1
+    assert filled[0].to_dict()["attempts"] == filled[0].attempts
+    for each in filled[:3]:  # a rewriting that finds no way leaves the text as it was
+        assert LM.refine(each, passes=2, seed=each.seed).text == each.text

@@ -27,7 +27,7 @@ def flags(*members: int, size: int = ALPHABET) -> np.ndarray:
 
 
 def relation_of(pairs: list[tuple[int, int]], ends: list[int], spaced: list[int]) -> Neighbours:
-    kinds = PieceKinds(flags(*spaced), ~flags(*spaced), flags(), flags(), flags())
+    kinds = PieceKinds(flags(*spaced), ~flags(*spaced), *(flags() for _ in range(4)))
     table = WordTable(flags(*ends), np.array(pairs, dtype=np.int64).reshape(-1, 2), (1,))
     return Neighbours(kinds, table, np.ones((1, ALPHABET), dtype=bool))
 
@@ -119,13 +119,16 @@ def test_automata_allow_exactly_what_can_be_completed(words, row, data) -> None:
     pairs=st.lists(st.tuples(st.integers(1, 5), st.sampled_from([2, 4])), max_size=6),
     ends=st.lists(st.integers(1, 5), max_size=5, unique=True),
     pattern=st.sampled_from([" ?a.*", ".*b", "( ab?)+", ".{3}", "( a| b)*[.]", ".*"]),
+    whole=st.sampled_from([None, None, ".*a.*", "[^.]*", "( ?[ab])*", ".{4,5}"]),
     row=st.lists(st.one_of(st.none(), st.none(), st.integers(1, 5)), min_size=1, max_size=4),
     data=st.data(),
 )
-def test_spans_and_neighbours_together_allow_exactly_what_can_be_completed(pairs, ends, pattern, row, data) -> None:
+def test_spans_whole_and_neighbours_together_allow_exactly_what_can_be_completed(
+    pairs, ends, pattern, whole, row, data
+) -> None:
     """Spaces: 1, 3, 5; marks and letters without a space: 2, 4. The span lies anywhere in the row."""
     spaced = flags(1, 3, 5, size=6)
-    kinds = PieceKinds(spaced, ~spaced, flags(size=6), flags(size=6), flags(size=6))
+    kinds = PieceKinds(spaced, ~spaced, *(flags(size=6) for _ in range(4)))
     table = WordTable(flags(*ends, size=6), np.array(pairs, dtype=np.int64).reshape(-1, 2), (1,))
     roles = np.stack([flags(1, 2, 3, 4, 5, size=6)])
     relation = Neighbours(kinds, table, roles)
@@ -133,11 +136,17 @@ def test_spans_and_neighbours_together_allow_exactly_what_can_be_completed(pairs
     end = data.draw(st.integers(start + 1, len(row)))
     hidden = [token is None for token in row]
     automaton = over_pieces(compile_regex(pattern), PIECES)
-    rule = ChainRule(relation, [Span(start, end, automaton)], [t or 0 for t in row], hidden, [0] * len(row), roles)
+    rule = ChainRule(
+        relation, [Span(start, end, automaton)], [t or 0 for t in row], hidden, [0] * len(row), roles,
+        None if whole is None else over_pieces(compile_regex(whole), PIECES),
+    )  # fmt: skip
     row = list(row)
 
     def fits(filled: tuple[int, ...]) -> bool:
         text = b"".join(PIECES[i] for i in filled[start:end]).decode()
+        everything = b"".join(PIECES[i] for i in filled).decode()
+        if whole is not None and not re.fullmatch(whole, everything):
+            return False
         return bool(re.fullmatch(pattern, text)) and all(
             relation._after(flags(a, size=6))[b]
             for i, (a, b) in enumerate(itertools.pairwise(filled))
@@ -182,6 +191,10 @@ def test_banned_words_are_banned_in_any_case_and_only_as_words() -> None:
     assert automaton.accepts(b" then there Benny breathe")
     for text in (b" the", b"THE end", b" a,the.", b"The", b" ben's", b"say BEN"):
         assert not automaton.accepts(text), text
+    for text in ("“the”", "a—the", "the… end", "Ben’s", "the\u00a0end", "🙂the"):  # marks beyond ASCII end a word
+        assert not automaton.accepts(text.encode()), text
+    for text in ("théâtre", "thé", "theé", "éthe", "Bénin"):  # and letters do not
+        assert automaton.accepts(text.encode()), text
     for bad in ("", "two words", "it's"):
         with pytest.raises(ConfigError, match="banned word"):
             without_words([bad])
@@ -217,6 +230,23 @@ def test_the_corpus_s_own_text_is_allowed_in_every_order(
             for slot in (rng.permutation(len(ids) - 2) + 1).tolist():
                 assert is_allowed(rule, slot, ids[slot]), tokenizer.show(ids[slot])
                 rule.reveal(slot, ids[slot])
+
+
+def test_a_stem_before_an_apostrophe_is_no_word() -> None:
+    text = "He couldn’t see. She couldn't go. " * 40
+    tokenizer = train_tokenizer([text], vocab_size=330)
+    table = count_words([np.array(tokenizer.encode(text))], tokenizer)
+    ends = {word: bool(table.ends_V[tokenizer.encode_inner(" " + word)[-1]]) for word in ("see", "She", "couldn")}
+    assert ends == {"see": True, "She": True, "couldn": False}
+
+
+def test_a_slip_makes_no_word(tokenizer: Tokenizer) -> None:
+    kinds = PieceKinds.of(tokenizer)
+    stem, other = np.flatnonzero(kinds.spaced_V & kinds.closed_V)[:2]
+    (rest, *_) = np.flatnonzero(kinds.glued_V)
+    for slips, is_word in ((1, False), (2, True)):
+        ids = np.array([stem, rest] * 60 + [stem, other] * slips)
+        assert bool(count_words([ids], tokenizer).ends_V[stem]) == is_word
 
 
 def words_of(text: str) -> set[str]:

@@ -1,5 +1,9 @@
-"""Constraints that corner a text: the server begins anew as the library does, as often, and says the same at the end."""
+"""Constraints that corner a text: the server begins anew as the library does, as often, and says the same at the end.
 
+Only constraints too large for one exact rule do that; here a bound of one state makes all of them so.
+"""
+
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +16,13 @@ from pmlm.writer import MOST_ATTEMPTS
 
 CORNERING: dict[str, Any] = {"template": "The [MASK:6|ends=s] ___.", "num_words": 5}
 IMPOSSIBLE: dict[str, Any] = {"template": "Tom saw [WORD|in=cat]", "ban": ["cat"], "whole_words": False, "seed": 1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_by_one() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pmlm.generation.demands.MOST_STATES", 1)
+        yield
 
 
 @pytest.fixture(scope="module")

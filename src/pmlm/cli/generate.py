@@ -61,7 +61,13 @@ def generate(
     words: Annotated[
         str | None, typer.Option("--words", help="Instead of a template: words to scatter, in order, over --length.")
     ] = None,
-    length: Annotated[int | None, typer.Option("--length", help="Tokens of the canvas for --words.")] = None,
+    acrostic: Annotated[
+        str | None,
+        typer.Option("--acrostic", help="Instead of a template: a word whose letters begin the lines.", metavar="WORD"),
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option("--length", help="Tokens: of the canvas for --words, of a line for --acrostic.")
+    ] = None,
     num: Annotated[int, typer.Option("-n", "--num", help="How many, from seeds that follow each other.")] = 1,
     order: Annotated[
         str,
@@ -108,6 +114,9 @@ def generate(
         list[str] | None, typer.Option("--must", help="A word that must appear, where the model likes; repeatable.")
     ] = None,
     num_words: Annotated[int | None, typer.Option("--num-words", help="How many words the whole text has.")] = None,
+    num_tokens: Annotated[
+        int | None, typer.Option("--num-tokens", help="How many tokens the whole text has, around [MASK:*] and such.")
+    ] = None,
     whole_words: Annotated[bool, typer.Option("--whole-words/--any-pieces", help="Leave no word half-written.")] = True,
     refine: Annotated[
         str | None, typer.Option("--refine", help="Rewrite what was written: mask-predict or gibbs.")
@@ -137,10 +146,16 @@ def generate(
         raise ConfigError("--trace prints states for a person: it goes neither with --json nor with --jsonl")
     if passes is not None and refine is None:
         raise ConfigError("--passes goes with --refine")
-    if (words is None) != (length is None):
-        raise ConfigError("--words and --length go together")
-    if words is not None and (template is not None or interactive):
-        raise ConfigError("give a template or --words, not both")
+    if refine is not None:
+        from pmlm.refining import check_refinement
+
+        check_refinement(refine, 4 if passes is None else passes)
+    if words is not None and length is None:
+        raise ConfigError("--words needs --length")
+    if length is not None and words is None and acrostic is None:
+        raise ConfigError("--length goes with --words or --acrostic")
+    if (words is not None) + (acrostic is not None) + (template is not None or interactive) > 1:
+        raise ConfigError("give a template, --words or --acrostic, not several")
     if interactive and template is not None:
         raise ConfigError("--interactive asks for templates: give none")
     from pmlm.lm import load
@@ -160,15 +175,24 @@ def generate(
         "ban": ban or (),
         "must": must or (),
         "num_words": num_words,
+        "num_tokens": num_tokens,
         "written": _read_written(written),
     }
-    source = None if words is not None or interactive else read_argument("-" if template is None else template)
+    source = _source(template, acrostic, length) if words is None and not interactive else None
     asked = Asked(source, words, length, num, seed, options, refine, passes, trace, json, jsonl, quiet)
     lm = load(model, device=device, engine=engine)
     if interactive:
         _converse(lm, asked)
     else:
         _answer(lm, asked)
+
+
+def _source(template: str | None, acrostic: str | None, length: int | None) -> str:
+    from pmlm.generation.template import acrostic as acrostic_template
+
+    if acrostic is None:
+        return read_argument("-" if template is None else template)
+    return acrostic_template(acrostic) if length is None else acrostic_template(acrostic, str(length))
 
 
 def _read_written(written: str | None) -> list[tuple[int, str]]:
@@ -206,7 +230,11 @@ def _answer(lm: LM, asked: Asked) -> None:
             _print_trace(result)
         print(more["refined"]["text"] if more else result.text)
     if not asked.quiet:
-        typer.echo(f"seed {first}, {results[0].visibility}{_shortcuts(results)}", err=True)
+        for more in refined:
+            if more:
+                before, after = more["refined"]["nll_before"], more["refined"]["nll_after"]
+                typer.echo(f"rewritten: nll {before:.2f} -> {after:.2f}", err=True)
+        typer.echo(f"seed {first}, {results[0].visibility}{_shortcuts(results)}{_begun(results)}", err=True)
 
 
 def _shortcuts(results: list[Filled]) -> str:
@@ -214,6 +242,11 @@ def _shortcuts(results: list[Filled]) -> str:
     passes, tokens = sum(r.passes for r in results), sum(len(r.order) for r in results)
     said = "" if passes == tokens else f", {passes} passes for {tokens} tokens"
     return said + (f", approximate ({', '.join(results[0].approximate)})" if results[0].approximate else "")
+
+
+def _begun(results: list[Filled]) -> str:
+    again = sum(result.attempts - 1 for result in results)
+    return f", begun anew {again} time{'s' * (again > 1)} for the constraints' sake" if again else ""
 
 
 def _refine(lm: LM, asked: Asked, result: Filled) -> dict[str, Any]:

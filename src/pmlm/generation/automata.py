@@ -16,6 +16,9 @@ from pmlm.errors import ConfigError
 
 REFUSED = 0
 _NUM_BYTES = 256
+_CONTINUES = list(range(0x80, 0xC0))
+"""Bytes that go on with a character of several bytes."""
+_APOSTROPHE = "’".encode()
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +79,8 @@ def without_words(words: Sequence[str]) -> ByteAutomaton:
     states = 2 + len(trie)
     next_QB = np.zeros((states, _NUM_BYTES), dtype=np.int32)
     state_of = [between, *range(3, len(trie) + 2)]
-    letters = [b for b in range(_NUM_BYTES) if _is_letter(b)]
-    others = [b for b in range(_NUM_BYTES) if not _is_letter(b)]
+    letters = [b for b in range(_NUM_BYTES) if _is_letter(b) or b in _CONTINUES]
+    others = [b for b in range(_NUM_BYTES) if b not in letters]
     next_QB[inside, letters], next_QB[inside, others] = inside, between
     for node, children in enumerate(trie):
         state = state_of[node]
@@ -86,6 +89,7 @@ def without_words(words: Sequence[str]) -> ByteAutomaton:
         for byte in letters:
             if (child := children.get(_fold(bytes([byte]))[0])) is not None:
                 next_QB[state, byte] = state_of[child]
+    next_QB[between, _CONTINUES] = between  # the rest of a mark
     accepts_Q = np.ones(states, dtype=bool)
     accepts_Q[[refused, *(state_of[node] for node in final)]] = False
     return ByteAutomaton(between, next_QB, accepts_Q)
@@ -117,13 +121,16 @@ def intersection(one: ByteAutomaton, two: ByteAutomaton) -> ByteAutomaton:
 
 
 def exactly_words(count: int) -> ByteAutomaton:
-    """Texts of so many words: runs of letters, digits, apostrophes and hyphens that begin with a letter or digit."""
+    """Texts of so many words: runs of letters, digits, apostrophes and hyphens that begin with a letter or digit.
+
+    Curly apostrophes and long hyphens too, and with them all marks whose bytes begin alike.
+    """
     if count < 1:
         raise ConfigError(f"a text has at least 1 word, got {count}")
     # 1 + 2k: k words done, between words; 2 + 2k: inside word k + 1
     next_QB = np.zeros((2 * count + 2, _NUM_BYTES), dtype=np.int32)
     letters = [b for b in range(_NUM_BYTES) if _is_letter(b)]
-    inner = [*letters, ord("'"), ord("-")]
+    inner = [*letters, *_CONTINUES, ord("'"), ord("-"), _APOSTROPHE[0]]
     for k in range(count + 1):
         between = 1 + 2 * k
         next_QB[between, :] = between
@@ -134,6 +141,13 @@ def exactly_words(count: int) -> ByteAutomaton:
     accepts_Q = np.zeros(2 * count + 2, dtype=bool)
     accepts_Q[[2 * count, 2 * count + 1]] = True
     return ByteAutomaton(1, next_QB, accepts_Q)
+
+
+def unfinished(automaton: ByteAutomaton) -> ByteAutomaton:
+    """Texts that may be the beginning of one that is accepted, as far as the last byte tells."""
+    accepts_Q = np.ones_like(automaton.accepts_Q)
+    accepts_Q[REFUSED] = False
+    return ByteAutomaton(automaton.start, automaton.next_QB, accepts_Q)
 
 
 def spellings(word: str) -> set[str]:
@@ -147,5 +161,9 @@ def _fold(raw: bytes) -> bytes:
 
 
 def _is_letter(byte: int) -> bool:
-    """Bytes of other scripts count as letters."""
-    return byte >= 0x80 or chr(byte).isalnum()
+    """Whether a character that begins with this byte is a letter or digit.
+
+    Beyond ASCII: those that begin with C2, E2 and F0 count as marks (quotes, dashes, symbols, no-break space, emoji),
+    all others as letters.
+    """
+    return chr(byte).isalnum() if byte < 0x80 else 0xC2 < byte < 0xF0 and byte != 0xE2

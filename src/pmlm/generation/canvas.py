@@ -19,6 +19,8 @@ from pmlm.generation.template import Blank, Given, Segment, Template, encode_par
 from pmlm.tokenizer import Tokenizer
 from pmlm.words import Flags, PieceKinds
 
+_WITHIN_WORDS = "-'’_"
+
 
 class Role(IntEnum):
     """What may stand at a hidden slot."""
@@ -114,7 +116,9 @@ def allowed_pieces(tokenizer: Tokenizer) -> Flags:
         Role.FREE: plain_V,
         Role.SPACE: space_V,
         Role.NO_SPACE: ~space_V,
-        Role.BOUNDARY: kinds.spaced_V | kinds.marked_V,
+        Role.BOUNDARY: np.array(
+            [bool(text) and not text[0].isalnum() and text[0] not in _WITHIN_WORDS for text in texts]
+        ),
         Role.WORD: space_V & letters_V,
         Role.LETTERS: ~space_V & letters_V,
         Role.GOES_ON: kinds.glued_V,

@@ -17,6 +17,9 @@ _SPACE = {True: " ", False: "", None: " ?"}
 
 def blank_automaton(starts_word: bool | None, limits: Sequence[tuple[str, str]]) -> ByteAutomaton:
     """What the text at a blank with such limits (at least one) must look like."""
+    for name, value in limits:
+        if name == "regex":
+            compile_regex(value)  # by itself first: what is wrong is said in its own words
     lead = _SPACE[starts_word]
     return reduce(intersection, [compile_regex(f"{lead}({_expression(*limit)})") for limit in limits])
 
@@ -29,13 +32,25 @@ def _expression(name: str, value: str) -> str:
             return _ANYTHING + _quote(value)
         case "digits":
             return "[0-9]+"
+        case "line":
+            return ".+"
         case "regex":
             return value
         case _:
-            choices = [choice.replace("\\,", ",") for choice in re.split(r"(?<!\\),", value)]
-            if not all(choices):
-                raise TemplateError(f"an empty choice in in={value}")
-            return "|".join(map(_quote, choices))
+            return "|".join(map(_quote, listed_choices(value)))
+
+
+def listed_choices(value: str) -> list[str]:
+    """The texts of an option in=…; spaces around them mean nothing."""
+    choices = [choice.replace("\\,", ",").strip() for choice in re.split(r"(?<!\\),", value)]
+    if not all(choices):
+        raise TemplateError(f"an empty choice in in={value}")
+    return choices
+
+
+def choices_value(choices: Sequence[str]) -> str:
+    """The inverse of `listed_choices`."""
+    return ",".join(choice.replace(",", "\\,") for choice in choices)
 
 
 def _quote(text: str) -> str:

@@ -5,9 +5,10 @@ other hidden slot of the row. Both kinds are exact for themselves, in every orde
 from the right over what is unknown:
 
 - `NeighbourRule`: which piece may stand beside which (whole words, from a `WordTable`);
-- `ChainRule`: spans of the row must be accepted by automata (pmlm.generation.automata), with whole words or without.
+- `ChainRule`: spans of the row, and the whole of it, must be accepted by automata (pmlm.generation.automata), with
+  whole words or without.
 
-Several rules are asked one by one, so a row can, rarely, be driven into a corner by two of them.
+Several rules of a row are asked one by one, so that it can, rarely, be driven into a corner by two of them.
 
 Shapes: L slots, V vocabulary, Q states, R roles.
 """
@@ -15,10 +16,10 @@ Shapes: L slots, V vocabulary, Q states, R roles.
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from pmlm.generation.automata import REFUSED, TokenAutomaton
 from pmlm.tokenizer import Tokenizer
@@ -59,6 +60,12 @@ class Neighbours:
     ids_RV: Flags
     """What may be written at a slot of each role."""
     _sets: dict[bytes, PieceSet] = field(default_factory=dict)
+
+    @cached_property
+    def begins_V(self) -> Flags:
+        """What may follow a whole word: a space, a line, a mark."""
+        begins_V: Flags = self.kinds.spaced_V | self.kinds.marked_V
+        return begins_V
 
     def single(self, token: int) -> PieceSet:
         """The set of one piece."""
@@ -186,14 +193,20 @@ class Span:
     start: int
     end: int
     automaton: TokenAutomaton
+    is_loose: bool = False
+    """Its text may have words that were never seen: the relation asks nothing inside, and after it but a new word."""
 
 
 class ChainRule:
-    """The text of each span is accepted by its automaton and, with a relation, every two neighbours are a pair of it.
+    """The text of each span is accepted by its automaton, the whole text by another, and every two neighbours are a
+    pair of a relation.
 
-    Both at once and exactly: what is kept for each slot are the pairs of an automaton's state after it and the piece
-    at it that can be reached from the left, and those from which the rest can be filled. Outside the spans there is
-    but one state. As for `NeighbourRule`, given text is not judged by the relation.
+    All at once and exactly: what is kept for each slot are the triples of a span's state after it, the whole text's
+    state after it and the piece at it that can be reached from the left, and those from which the rest can be filled.
+    Outside the spans, and without an automaton for the whole, there is but one state. As for `NeighbourRule`, given
+    text is not judged by the relation.
+
+    Shapes: Q states of a span, W states of the whole.
     """
 
     def __init__(
@@ -204,13 +217,16 @@ class ChainRule:
         hidden: Sequence[bool],
         role: Sequence[int],
         ids_RV: Flags,
+        whole: TokenAutomaton | None = None,
     ) -> None:
         self.relation, self.ids, self.hidden, self.role, self.ids_RV = relation, list(ids), list(hidden), role, ids_RV
+        self.free = _anything(ids_RV.shape[1])
+        self.whole = whole or self.free
         self.span_of = [-1] * len(ids)
         for number, span in enumerate(spans):
             self.span_of[span.start : span.end] = [number] * (span.end - span.start)
         self.spans, self.is_ours = spans, list(hidden)
-        nowhere = np.zeros((1, ids_RV.shape[1]), dtype=bool)
+        nowhere = np.zeros((1, 1, ids_RV.shape[1]), dtype=bool)
         self.from_left: list[Flags] = [nowhere] * len(ids)
         self.from_right: list[Flags] = [nowhere] * len(ids)
         for s in range(len(ids)):
@@ -225,18 +241,12 @@ class ChainRule:
         Every slot is looked at: where given text leaves no way, one side may have stopped asking and the other not.
         """
         sides = zip(self.from_left, self.from_right, strict=True)
-        if all((left_QV & right_QV).any() for left_QV, right_QV in sides):
+        if all((left_QWV & right_QWV).any() for left_QWV, right_QWV in sides):
             return None
         return next(s for s, flags in enumerate(self.from_left) if not flags.any() or s == len(self.ids) - 1)
 
     def allowed(self, slot: int) -> Flags | None:
-        reached_QV = self._reached(slot)
-        if (automaton := self._automaton(slot)) is None:
-            found: Flags = reached_QV[0] & self.from_right[slot][0]
-        else:
-            rest_QV = np.take_along_axis(self.from_right[slot], automaton.next_QV, axis=0)
-            found = _any_row(reached_QV & rest_QV)
-        return found
+        return np.asarray((self._reached(slot) & self._before(slot)).any(axis=(0, 1)))
 
     def fork(self) -> "ChainRule":
         other = copy(self)
@@ -257,8 +267,8 @@ class ChainRule:
                 break
             self.from_right[s] = new
 
-    def _automaton(self, slot: int) -> TokenAutomaton | None:
-        return self.spans[self.span_of[slot]].automaton if self.span_of[slot] >= 0 else None
+    def _automaton(self, slot: int) -> TokenAutomaton:
+        return self.spans[self.span_of[slot]].automaton if self.span_of[slot] >= 0 else self.free
 
     def _own(self, slot: int) -> Flags:
         if self.hidden[slot]:
@@ -268,77 +278,85 @@ class ChainRule:
         known[self.ids[slot]] = True
         return known
 
-    def _accepted(self, slot: int) -> npt.NDArray[np.bool_]:
-        """[Q] the states after a slot in which its span may end there."""
-        automaton = self._automaton(slot)
-        return np.ones(1, dtype=bool) if automaton is None else automaton.accepts_Q
-
     def _goes_on(self, slot: int) -> bool:
         """Whether a slot is in the same span as the one before it."""
         return slot > 0 and self.span_of[slot] == self.span_of[slot - 1]
 
     def _reached(self, slot: int) -> Flags:
-        """[Q, V] by the state before a slot: which pieces may stand there, seen from the left."""
-        automaton = self._automaton(slot)
-        own_V = self._own(slot)
+        """[Q, W, V] by the states before a slot: which pieces may stand there, seen from the left."""
+        automaton, own_V, entry = self._automaton(slot), self._own(slot), not self._goes_on(slot)
         if slot == 0:
-            before_QV, entry = np.ones((1, len(own_V)), dtype=bool), True
+            before_QWV: Flags = np.zeros((1, self.whole.num_states, len(own_V)), dtype=bool)
+            before_QWV[0, self.whole.start] = True
         else:
-            left_QV, entry = self.from_left[slot - 1], not self._goes_on(slot)
-            before_QV = _any_row(left_QV[self._accepted(slot - 1)])[None] if entry else left_QV
-        reached_QV = self._neighbours(before_QV, slot - 1, forward=True) & own_V
-        if not reached_QV.any():  # the text around leaves no way: here its side is not asked
-            reached_QV = _rows_with_any(before_QV) & own_V
-        if automaton is None or not entry:
-            return reached_QV
-        placed = np.zeros((automaton.num_states, len(own_V)), dtype=bool)
-        placed[automaton.start] = reached_QV[0]
+            before_QWV = self.from_left[slot - 1]
+            if entry:
+                before_QWV = np.asarray(before_QWV[self._automaton(slot - 1).accepts_Q].any(axis=0, keepdims=True))
+        reached_QWV = self._neighbours(before_QWV, slot - 1, forward=True) & own_V
+        if not reached_QWV.any():  # the text around leaves no way: here its side is not asked
+            reached_QWV = before_QWV.any(axis=2, keepdims=True) & own_V
+        if not entry:
+            return reached_QWV
+        placed = np.zeros((automaton.num_states, *reached_QWV.shape[1:]), dtype=bool)
+        placed[automaton.start] = reached_QWV[0]
         return placed
 
     def _left(self, slot: int) -> Flags:
-        """[Q, V] states after a slot with the piece at it, reachable from the left."""
-        reached_QV, automaton = self._reached(slot), self._automaton(slot)
-        if automaton is None:
-            return reached_QV
-        after_QV = np.zeros_like(reached_QV)
-        states, pieces = np.nonzero(reached_QV)
-        after_QV[automaton.next_QV[states, pieces], pieces] = True
-        after_QV[REFUSED] = False
-        return after_QV
+        """[Q, W, V] states after a slot with the piece at it, reachable from the left."""
+        reached_QWV, automaton = self._reached(slot), self._automaton(slot)
+        if automaton is self.free and self.whole is self.free:
+            return reached_QWV
+        after_QWV = np.zeros_like(reached_QWV)
+        inner, outer, pieces = np.nonzero(reached_QWV)
+        after_QWV[automaton.next_QV[inner, pieces], self.whole.next_QV[outer, pieces], pieces] = True
+        if automaton is not self.free:
+            after_QWV[REFUSED] = False
+        if self.whole is not self.free:
+            after_QWV[:, REFUSED] = False
+        return after_QWV
+
+    def _before(self, slot: int) -> Flags:
+        """[Q, W, V] by the states before a slot: the pieces at it after which the rest can be filled."""
+        automaton, rest_QWV = self._automaton(slot), self.from_right[slot]
+        if self.whole is not self.free:
+            rest_QWV = np.take_along_axis(rest_QWV, self.whole.next_QV[None], axis=1)
+        if automaton is not self.free:
+            rest_QWV = np.take_along_axis(rest_QWV, automaton.next_QV[:, None], axis=0)
+        return rest_QWV
 
     def _right(self, slot: int) -> Flags:
-        """[Q, V] states after a slot with the piece at it, from which the rest can be filled."""
-        accepted_Q = self._accepted(slot)
-        size = self.ids_RV.shape[1]
+        """[Q, W, V] states after a slot with the piece at it, from which the rest can be filled."""
+        accepted_Q, size = self._automaton(slot).accepts_Q, self.ids_RV.shape[1]
         if slot == len(self.ids) - 1:
-            return np.repeat(accepted_Q[:, None], size, axis=1)
-        automaton, rest_QV = self._automaton(slot + 1), self.from_right[slot + 1]
-        if automaton is not None:
-            rest_QV = np.take_along_axis(rest_QV, automaton.next_QV, axis=0)
-        stays = self._goes_on(slot + 1)
+            accepted_QW = accepted_Q[:, None] & self.whole.accepts_Q
+            return np.repeat(accepted_QW[:, :, None], size, axis=2)
+        rest_QWV, stays = self._before(slot + 1), self._goes_on(slot + 1)
         if not stays:
-            rest_QV = rest_QV[[0 if automaton is None else automaton.start]]
-        rest_QV = rest_QV & self._own(slot + 1)
-        before_QV = self._neighbours(rest_QV, slot, forward=False)
-        if not (before_QV & self._own(slot)).any():
-            before_QV = np.repeat(_rows_with_any(rest_QV), size, axis=1)
-        return before_QV if stays else accepted_Q[:, None] & before_QV
+            rest_QWV = rest_QWV[[self._automaton(slot + 1).start]]
+        rest_QWV = rest_QWV & self._own(slot + 1)
+        before_QWV = self._neighbours(rest_QWV, slot, forward=False)
+        if not (before_QWV & self._own(slot)).any():
+            before_QWV = np.repeat(rest_QWV.any(axis=2, keepdims=True), size, axis=2)
+        return before_QWV if stays else accepted_Q[:, None, None] & before_QWV
 
-    def _neighbours(self, flags_QV: Flags, left: int, *, forward: bool) -> Flags:
-        """[Q, V] what may stand beside some piece of each row; `left` is the first slot of the pair."""
+    def _neighbours(self, flags_QWV: Flags, left: int, *, forward: bool) -> Flags:
+        """[Q, W, V] what may stand beside some piece of each row; `left` is the first slot of the pair."""
+        size = flags_QWV.shape[-1]
         if self.relation is None or left < 0 or not (self.is_ours[left] or self.is_ours[left + 1]):
-            return np.repeat(_rows_with_any(flags_QV), flags_QV.shape[1], axis=1)
-        return np.stack([self.relation.beside_flags(flags_V, forward=forward) for flags_V in flags_QV])
+            return np.repeat(flags_QWV.any(axis=2, keepdims=True), size, axis=2)
+        if self.span_of[left] >= 0 and self.spans[self.span_of[left]].is_loose:
+            is_edge = self.is_ours[left + 1] and not self._goes_on(left + 1)
+            begins_V = self.relation.begins_V if is_edge else np.ones(size, dtype=bool)
+            if forward:
+                return flags_QWV.any(axis=2, keepdims=True) & begins_V
+            return np.repeat((flags_QWV & begins_V).any(axis=2, keepdims=True), size, axis=2)
+        rows = [self.relation.beside_flags(flags_V, forward=forward) for flags_V in flags_QWV.reshape(-1, size)]
+        return np.stack(rows).reshape(flags_QWV.shape)
 
 
-def _any_row(flags_QV: Flags) -> Flags:
-    """[V]"""
-    return np.asarray(flags_QV.any(axis=0))
-
-
-def _rows_with_any(flags_QV: Flags) -> Flags:
-    """[Q, 1]"""
-    return np.asarray(flags_QV.any(axis=1))[:, None]
+def _anything(size: int) -> TokenAutomaton:
+    """Accepts every text, in one state that is not REFUSED in spite of its number."""
+    return TokenAutomaton(0, np.zeros((1, size), dtype=np.int32), np.ones(1, dtype=bool))
 
 
 def allowed_by(rules: Sequence[Rule], slot: int, role_V: Flags) -> Flags:

@@ -15,7 +15,7 @@ themselves:
 - `[MASK:3|open]`       the model decides: a space or a mark may follow, but the word before stays whole
 - `[MASK:3|starts=T]`   the filling starts with T; `ends=s` likewise
 - `[WORD|in=cat,dog]`   the filling is one of these
-- `[MASK:2|digits]`     digits only
+- `[MASK:2|digits]`     digits only; `[MASK:9|line]` no new line within
 - `[WORD|regex=\[a-z\]+]` the filling matches, from beginning to end
 """
 
@@ -33,7 +33,8 @@ _TOKEN = re.compile(
 )
 LONGEST_WORD = 4
 """Pieces of a blank of one word, at most."""
-LIMITS = ("starts", "ends", "in", "regex", "digits")
+LIMITS = ("starts", "ends", "in", "regex", "digits", "line")
+_BARE = ("digits", "line")
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class Template:
     @property
     def blanks(self) -> list[Blank]:
         return [segment for segment in self.segments if isinstance(segment, Blank)]
+
+    def blank_at(self, segment: int) -> Blank:
+        blank = self.segments[segment]
+        assert isinstance(blank, Blank)
+        return blank
 
 
 def parse_template(source: str) -> Template:
@@ -102,7 +108,7 @@ def _read_blank(source: str, match: re.Match[str]) -> _Mark:
     if match["rest"] is None:
         raise TemplateError(
             f"the blank that opens at character {match.start()} is not closed: write [MASK], [MASK:20], or \\[ for a "
-            "bracket"
+            "bracket (inside a blank \\[ and \\] too)"
         )
     size, *options = re.split(r"(?<!\\)\|", match["rest"].removesuffix("]"))
     is_word = match["name"] == "WORD"
@@ -127,10 +133,12 @@ def _read_size(size: str, written: str) -> tuple[int, int | None]:
 
 def _read_limit(option: str, written: str) -> tuple[str, str]:
     name, equals, value = option.partition("=")
-    if name not in LIMITS or (name == "digits") == bool(equals) or (equals and not value):
+    if name not in LIMITS or (name in _BARE and equals):
         raise TemplateError(
-            f"unknown option {option!r} in {written!r}. Known: open, digits, starts=…, ends=…, in=…,…, regex=…"
+            f"unknown option {option!r} in {written!r}. Known: open, digits, line, starts=…, ends=…, in=…,…, regex=…"
         )
+    if name not in _BARE and not value:
+        raise TemplateError(f"the option {name} in {written!r} lacks its value: write {name}=…")
     return name, re.sub(r"\\([\[\]|])", r"\1", value)
 
 
@@ -185,8 +193,17 @@ def _blank_source(blank: Blank) -> str:
     options = ["open"] if blank.starts_word is None else []
     for name, value in blank.limits:
         escaped = re.sub(r"[\[\]|]", r"\\\g<0>", value)
-        options.append(name if name == "digits" else f"{name}={escaped}")
+        options.append(name if name in _BARE else f"{name}={escaped}")
     return "".join(["[WORD" if blank.is_word else "[MASK", size, *(f"|{option}" for option in options), "]"])
+
+
+def acrostic(word: str, size: str = "6-14") -> str:
+    """The template of a text whose lines start with the letters of a word; `size` is a line's, in tokens."""
+    if not word.isalpha():
+        raise TemplateError(f"an acrostic is of one word of letters, got {word!r}")
+    template = "\n".join(f"[MASK:{size}|starts={letter}|line]" for letter in word.upper())
+    parse_template(template)  # refuses what is no size
+    return template
 
 
 @dataclass(frozen=True)

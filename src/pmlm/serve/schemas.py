@@ -34,6 +34,7 @@ _HELP = {
     "ban": "Words that must not be written.",
     "must": "Words that must appear; the model chooses where.",
     "num_words": "How many words the whole text has.",
+    "num_tokens": "How many tokens the whole text has, what is given included; the template leaves a length open.",
     "parallel": "confidence:P, entropy:G or count:N: several tokens a pass. Approximate.",
     "approximate_cache": "Bidirectional: keep keys and values, made anew every so many passes. Approximate.",
     "speculative": "Order-causal, fixed orders: draft so many tokens and verify them. Exact in distribution.",
@@ -184,6 +185,7 @@ class FilledText(BaseModel):
         list[str],
         Field(description="Shortcuts for whose sake the text does not follow the model's own distribution."),
     ]
+    attempts: Annotated[int, Field(description="How often the text was begun: anew where constraints left no way.")]
 
 
 class FilledTexts(BaseModel):

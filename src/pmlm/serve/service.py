@@ -215,6 +215,7 @@ class Writing:
         self.templates: list[str] = []
         self.canvases: list[Canvas] = []
         self.reveals: list[list[Reveal]] = []
+        self.attempts: list[int] = []
 
     def _prepare(self) -> Sequence[tuple[Canvas, Job]]:
         self.templates = self._templates()
@@ -246,11 +247,13 @@ class Writing:
         async for report in self.service.reports(make):
             if isinstance(report, Ready):
                 self.canvases, self.reveals = report.canvases, [[] for _ in report.canvases]
+                self.attempts = [1] * len(report.canvases)
                 drawn = [self._drawn(canvas) for canvas in self.canvases]
                 told = {"drafts": [d for d, _ in drawn], "templates": [t for _, t in drawn], "seeds": self.seeds}
                 yield "draft", told
             elif isinstance(report, Restarted):
                 self.canvases[report.text], self.reveals[report.text] = report.canvas, []
+                self.attempts[report.text] = report.attempt
                 draft, template = self._drawn(report.canvas)
                 told = {"text": report.text, "attempt": report.attempt, "draft": draft, "template": template}
                 yield "restart", told
@@ -269,8 +272,13 @@ class Writing:
 
     def document(self) -> dict[str, Any]:
         """As `pmlm generate --json` prints it."""
-        each = zip(self.canvases, self.reveals, self.seeds, strict=True)
-        return filled_document([self.lm.writer.result(*parts, self.settings).to_dict() for parts in each])
+        each = zip(self.canvases, self.reveals, self.seeds, self.attempts, strict=True)
+        return filled_document(
+            [
+                self.lm.writer.result(canvas, reveals, seed, self.settings, attempts).to_dict()
+                for canvas, reveals, seed, attempts in each
+            ]
+        )
 
 
 def _documents(said: Sequence[Classified] | Sequence[Answered], *, is_batch: bool) -> dict[str, Any]:
