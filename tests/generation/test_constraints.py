@@ -23,14 +23,13 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"[^\W_](?:[^\W_]|['\u2000-\u2fff-])*", text)
 
 
-def half_words(filled: Filled) -> list[tuple[str, str]]:
-    """Written neighbours that no whole words make."""
+def half_words(filled: Filled) -> list[int]:
+    """Positions of written tokens that make no whole words with the token after them."""
     relation = LM.writer.neighbours
     assert relation is not None
     pairs = enumerate(itertools.pairwise(filled.ids[1:-1]))
-    ours = [(a, b) for i, (a, b) in pairs if i in filled.order or i + 1 in filled.order]
-    bad = [(a, b) for a, b in ours if not relation.beside(relation.single(a), forward=True)[b]]
-    return [(LM.tokenizer.show(a), LM.tokenizer.show(b)) for a, b in bad]
+    ours = [(i, a, b) for i, (a, b) in pairs if i in filled.order or i + 1 in filled.order]
+    return [i for i, a, b in ours if not relation.beside(relation.single(a), forward=True)[b]]
 
 
 def test_options_are_read_and_written_back() -> None:
@@ -61,7 +60,7 @@ def test_options_that_make_no_sense_are_refused(bad: str, says: str) -> None:
         parse_template(bad)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     letter=st.sampled_from("TAJMBo"),
     choices=st.lists(st.sampled_from(["cat", "mouse", "little fox", "kite", "river"]), min_size=1, max_size=3, unique=True),
@@ -86,9 +85,9 @@ def test_what_is_asked_of_blanks_is_had_in_every_order(letter, choices, order, v
     assert filled.attempts == 1  # all constraints are one rule: nothing is driven into a corner
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
-    middle=st.sampled_from([r"[MASK:2|digits]", r"[WORD|regex=\[a-m\]+]", "[MASK:*]", "[MASK:2-6]", "___"]),
+    middle=st.sampled_from([r"1[MASK:2|digits]", r"[WORD|regex=\[a-m\]+]", "[MASK:*]", "[MASK:2-6]", "___"]),
     count=st.integers(6, 10),
     order=st.sampled_from(ORDERS),
     must=st.sampled_from([(), ("dog",)]),
@@ -108,17 +107,19 @@ def test_all_of_it_at_once_is_had_and_stays_in_a_rewriting(middle, count, order,
         assert set(must) <= set(re.findall(r"[^\W_]+", text)), text
         assert "was" not in re.findall(r"[^\W_]+", text.lower()), text
         if "digits" in middle:
-            assert re.search(r" [0-9]{2,} and ", text), text
+            assert re.search(r" 1[0-9]{2,} and ", text), text
         if "regex" in middle:
             assert re.search(r" [a-m]+ and ", text), text
 
 
-def test_words_never_seen_are_let_in_where_they_are_asked_for_and_nowhere_else() -> None:
-    for seed in range(8):
-        filled = LM.fill("[MASK:14] [WORD|in=Zxqv] [MASK:4] end.", seed=seed)
-        assert " Zxqv" in filled.text
-        inside = set(LM.tokenizer.encode_inner(" Zxqv"))
-        assert all(LM.tokenizer.encode_inner(a)[0] in inside for a, _ in half_words(filled)), filled.tokens
+@pytest.mark.parametrize("word", ["Tomkite", "catdog", "riverwas"])
+def test_words_never_seen_are_let_in_where_they_are_asked_for_and_nowhere_else(word: str) -> None:
+    for seed in range(4):
+        filled = LM.fill(f"[MASK:14] [WORD|in={word}] [MASK:4] end.", seed=seed)
+        assert f" {word} " in filled.text
+        first = filled.sizes[0]
+        assert half_words(filled)
+        assert set(half_words(filled)) <= set(range(first, first + filled.sizes[1])), filled.tokens
 
 
 def test_bans_do_not_corner_a_text_whose_options_ask_for_words_never_seen() -> None:

@@ -8,6 +8,7 @@ Shapes: Q states, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,12 @@ class TokenAutomaton:
     @property
     def num_states(self) -> int:
         return len(self.accepts_Q)
+
+    @cached_property
+    def flat_QV(self) -> npt.NDArray[np.int64]:
+        """Where the entry (next state, piece) lies in a table of states and pieces that is laid out flat."""
+        size = self.next_QV.shape[1]
+        return self.next_QV.astype(np.int64) * size + np.arange(size)
 
 
 def over_pieces(automaton: ByteAutomaton, pieces: Sequence[bytes]) -> TokenAutomaton:

@@ -19,7 +19,7 @@ from pmlm.generation.template import Blank, Given, Segment, Template, encode_par
 from pmlm.tokenizer import Tokenizer
 from pmlm.words import Flags, PieceKinds
 
-_WITHIN_WORDS = "-'’_"
+WITHIN_WORDS = "-'’_"
 
 
 class Role(IntEnum):
@@ -117,7 +117,7 @@ def allowed_pieces(tokenizer: Tokenizer) -> Flags:
         Role.SPACE: space_V,
         Role.NO_SPACE: ~space_V,
         Role.BOUNDARY: np.array(
-            [bool(text) and not text[0].isalnum() and text[0] not in _WITHIN_WORDS for text in texts]
+            [bool(text) and not text[0].isalnum() and text[0] not in WITHIN_WORDS for text in texts]
         ),
         Role.WORD: space_V & letters_V,
         Role.LETTERS: ~space_V & letters_V,

@@ -16,7 +16,7 @@ import torch
 
 from pmlm.corpus.framing import row_batch
 from pmlm.errors import ConstraintError
-from pmlm.generation.canvas import Canvas, make_canvas
+from pmlm.generation.canvas import WITHIN_WORDS, Canvas, make_canvas
 from pmlm.generation.constraints import choices_value, listed_choices
 from pmlm.generation.template import Blank, Given, Segment, Template, encode_part
 from pmlm.likelihood import hidden_logp
@@ -114,11 +114,14 @@ def _places(canvas: Canvas, word: str, tokenizer: Tokenizer) -> list[_Place]:
             only = replace(blank, limits=(("in", choices_value([word])),))
             piece = _word_ids(word, tokenizer, is_first=start == 1 or not blank.starts_word)[0]
             places.append(_Place(start, piece, _replaced(template, number, [only])))
+        after = template.segments[number + 1] if number + 1 < len(template.segments) else None
+        goes_on = isinstance(after, Given) and (after.text[0].isalnum() or after.text[0] in WITHIN_WORDS)
         for offset in range(end - start) if _takes_words(blank) else ():
             is_first = start == 1 and offset == 0
             ids = _word_ids(word, tokenizer, is_first=is_first)
             parts = _split(blank, offset, len(ids), word if is_first else " " + word)
-            if parts is not None:
+            is_last = offset + len(ids) == end - start
+            if parts is not None and not (is_last and goes_on):
                 places.append(_Place(start + offset, ids[0], _replaced(template, number, parts)))
     return places
 
@@ -152,7 +155,14 @@ def _split(blank: Blank, offset: int, size: int, text: str) -> list[Segment] | N
 
 
 def _replaced(template: Template, number: int, parts: Sequence[Segment]) -> Template:
-    return Template((*template.segments[:number], *parts, *template.segments[number + 1 :]))
+    """With given texts that now stand side by side as one, as they are when it is read again."""
+    segments: list[Segment] = []
+    for segment in (*template.segments[:number], *parts, *template.segments[number + 1 :]):
+        if segments and isinstance(segment, Given) and isinstance(last := segments[-1], Given):
+            segments[-1] = Given(last.text + segment.text)
+        else:
+            segments.append(segment)
+    return Template(tuple(segments))
 
 
 def _where_blanks_are(canvas: Canvas) -> str:

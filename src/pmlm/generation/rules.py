@@ -316,12 +316,21 @@ class ChainRule:
         return after_QWV
 
     def _before(self, slot: int) -> Flags:
-        """[Q, W, V] by the states before a slot: the pieces at it after which the rest can be filled."""
+        """[Q, W, V] by the states before a slot: the pieces at it after which the rest can be filled.
+
+        Of a known slot, its own piece alone is looked at.
+        """
         automaton, rest_QWV = self._automaton(slot), self.from_right[slot]
+        if not self.hidden[slot]:
+            piece, known_QWV = self.ids[slot], np.zeros_like(rest_QWV)
+            inner, outer = automaton.next_QV[:, piece], self.whole.next_QV[:, piece]
+            known_QWV[:, :, piece] = rest_QWV[:, :, piece][inner][:, outer]
+            return known_QWV
         if self.whole is not self.free:
-            rest_QWV = np.take_along_axis(rest_QWV, self.whole.next_QV[None], axis=1)
+            rest_QWV = np.take(rest_QWV.reshape(len(rest_QWV), -1), self.whole.flat_QV, axis=1)
         if automaton is not self.free:
-            rest_QWV = np.take_along_axis(rest_QWV, automaton.next_QV[:, None], axis=0)
+            rest_WQV = rest_QWV.swapaxes(0, 1).reshape(rest_QWV.shape[1], -1)
+            rest_QWV = np.take(rest_WQV, automaton.flat_QV, axis=1).swapaxes(0, 1)
         return rest_QWV
 
     def _right(self, slot: int) -> Flags:
