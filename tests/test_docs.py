@@ -58,11 +58,23 @@ def test_readme_snippets_run(snippet: str, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out
 
 
+SHOWS = {
+    "acrostic.py": r"T.*\nO.*\nM.*\n",
+    "around_facts.py": r"(?s).*Anna lost a kite near the river\..*Ben found the kite\..*",
+    "between_sentences.py": r"(?s)Tom is a cat and Jerry is a mouse\..*Tom and Jerry become good friends in the end\..*",
+    "cloze.py": r"(?s).*\n +[0-9.]+%  +[0-9.]+ nats  .*",
+    "editing.py": r"(?s)(.+\n  [0-9.]+ -> [0-9.]+ nats: .+\n)+",
+    "form.py": r"(?s)(Name: .+\n){3}.*",
+    "lexical_constraints.py": r"(?s)Once upon a time (?=.*\bkite\b)(?=.*\briver\b)(?!.*\b(cat|dog)\b).*",
+}
+"""What an application's output must look like."""
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", [str(path)])
     runpy.run_path(str(path), run_name="__main__")
-    assert capsys.readouterr().out
+    assert re.fullmatch(SHOWS.get(path.name, r"(?s).+"), out := capsys.readouterr().out), out
 
 
 def test_linked_files_exist() -> None:
