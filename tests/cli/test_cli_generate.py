@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -67,8 +68,14 @@ def test_the_trace_shows_every_state(capsys: Capture) -> None:
         (["generate", "[MASK"], "not closed"),
         (["generate", "Tom [MASK] is", "--order", "0"], "names position 0"),
         (["generate", "[MASK]", "-n", "0"], "--num"),
-        (["generate", "[MASK]", "--words", "a b", "--length", "9"], "not both"),
-        (["generate", "--words", "a b"], "go together"),
+        (["generate", "[MASK]", "--words", "a b", "--length", "9"], "not several"),
+        (["generate", "--acrostic", "Tom", "--words", "a b", "--length", "9"], "not several"),
+        (["generate", "--words", "a b"], "--words needs --length"),
+        (["generate", "[MASK]", "--length", "9"], "goes with --words or --acrostic"),
+        (["generate", "--acrostic", "T om"], "one word of letters"),
+        (["generate", "--acrostic", "Tom", "--length", "0"], "from 1 on"),
+        (["generate", "[MASK:3]", "--num-tokens", "9"], "has 3 tokens, not 9"),
+        (["generate", "[MASK]", "--refine", "polish"], "unknown refinement"),
         (["generate", "--words", "a b", "--length", "900"], "reads 128"),
         (["generate", "[MASK]", "--json", "--jsonl"], "--json"),
         (["generate", "[MASK]", "--interactive"], "give none"),
@@ -114,6 +121,26 @@ def test_second_thoughts_are_part_of_the_document(capsys: Capture) -> None:
     assert document["refined"]["nll_before"] > 0
     assert "Known: mask-predict, gibbs" in refused(capsys, "generate", TEMPLATE, "--refine", "polish")
     assert "passes" in refused(capsys, "generate", TEMPLATE, "--refine", "gibbs", "--passes", "0")
+
+
+def test_second_thoughts_say_what_they_changed(capsys: Capture) -> None:
+    assert run(["generate", TEMPLATE, "--seed", "1", "--refine", "gibbs", "--passes", "1"]) == 0
+    assert re.search(r"rewritten: nll [0-9.]+ -> [0-9.]+\n", capsys.readouterr().err)
+
+
+def test_an_acrostic_and_a_number_of_tokens_are_flags(capsys: Capture) -> None:
+    lines = ok(capsys, "generate", "--acrostic", "tom", "--length", "5", "--seed", "1").rstrip("\n").split("\n")
+    assert [line[0] for line in lines] == ["T", "O", "M"]
+    document = json.loads(ok(capsys, "generate", "Tom [MASK:*].", "--num-tokens", "12", "--seed", "1", "--json"))
+    assert len(document["tokens"]) == 12
+    assert document["attempts"] == 1
+
+
+def test_a_text_begun_anew_is_said(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pmlm.generation.demands.MOST_STATES", 1)
+    asked = ["generate", "Tom saw a [MASK:2|in=little cat,big dog] there.", "--ban", "cat", "-n", "8", "--seed", "0"]
+    assert run(asked) == 0
+    assert re.search(r"begun anew [0-9]+ times? for the constraints' sake", capsys.readouterr().err)
 
 
 def test_templates_come_from_stdin_one_by_one_if_asked(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
