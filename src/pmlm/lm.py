@@ -32,7 +32,7 @@ from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp
 from pmlm.model import LanguageModel, TaskModel, Visibility
 from pmlm.model.checkpoint import CARD, Checkpoint, Storage, load_checkpoint, read_config, save_checkpoint
 from pmlm.model.graph import GraphModel, check_precision, load_graph, write_graph
-from pmlm.orders import Order, arrange, parse_order
+from pmlm.orders import DEFAULT_ORDER, Order, arrange, parse_order
 from pmlm.refining import Method, refine
 from pmlm.results import Filled, Ranked, Refined, Score, Step, Streamer
 from pmlm.runtime import draw_seed, generator, pick_device
@@ -343,7 +343,7 @@ class LM:
             raise TypeError(f"unknown option {unknown[0]!r}. Known: {', '.join(known)}.")
         drawn = {name: options[name] for name in _SAMPLING if name in options}  # type: ignore[literal-required]
         return WriteSettings(
-            order=to_order(options.get("order", "random")),
+            order=to_order(options.get("order", DEFAULT_ORDER)),
             visibility=check_visibility(options.get("visibility"), self.model.config),
             sampling=Sampling(**drawn),
             speed=Speed(

@@ -17,6 +17,8 @@ from pmlm.errors import OrderError
 OrderKind = Literal["l2r", "r2l", "random", "nearest", "confidence", "margin", "entropy", "list"]
 POLICIES = ("confidence", "margin", "entropy")
 NAMED_ORDERS: tuple[str, ...] = tuple(kind for kind in get_args(OrderKind) if kind != "list")
+DEFAULT_ORDER = "l2r"
+"""Of writing; chosen by results/control (docs/results.md, "Which order is best?")."""
 
 
 @dataclass(frozen=True)

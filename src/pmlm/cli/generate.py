@@ -72,7 +72,7 @@ def generate(
     order: Annotated[
         str,
         typer.Option("--order", help="l2r, r2l, random, nearest, confidence, margin, entropy, or positions: 2,0,1"),
-    ] = "random",
+    ] = "l2r",
     seed: Annotated[int | None, typer.Option("--seed", help="Without it one is drawn, and said.")] = None,
     temperature: Annotated[float, typer.Option("--temperature", help="0 takes the likeliest.")] = 1.0,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from this many of the likeliest.")] = None,

@@ -211,11 +211,11 @@ function restore(asked, beside) {
   openTab("text");
   edited = null;
   setTemplate(asked.template);
-  chooseOrder(asked.order ?? "random");
+  chooseOrder(asked.order ?? "l2r");
   $("compare").checked = Boolean(beside);
   $("second").hidden = !beside;
   if (beside) {
-    chooseOrder(beside.order ?? "random", "-2");
+    chooseOrder(beside.order ?? "l2r", "-2");
     $("seed-2").value = beside.seed ?? 0;
   }
   $("seed").value = asked.seed ?? 0;
