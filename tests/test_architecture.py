@@ -80,8 +80,8 @@ def test_importing_imports_neither_torch_nor_a_server(module: str) -> None:
 
 def test_the_public_api_is_what_it_says() -> None:
     assert pmlm.__all__ == ["LM", "Filled", "Finetuned", "LanguageModel", "ModelConfig", "PmlmError", "Ranked", "Refined", "Score",
-                            "Step", "Stream", "Streamer", "Tokenizer", "__version__", "load", "load_finetuned", "load_tokenizer",
-                            "train_tokenizer"]  # fmt: skip
+                            "Step", "Stream", "Streamer", "Tokenizer", "__version__", "acrostic", "load", "load_finetuned",
+                            "load_tokenizer", "train_tokenizer"]  # fmt: skip
     for name in pmlm.__all__:
         assert getattr(pmlm, name) is not None
     with pytest.raises(AttributeError):

@@ -139,7 +139,7 @@ def test_the_context_score_is_the_one_that_templates_use(kind: str, model: LM) -
         assert model.words is not None
         template = choose_lengths(
             type(item.template)(tuple(segments)), model.model, model.tokenizer, "order-causal", model.words.length_logp,
-            generator(0), is_possible=lambda _: True, greedy=True,
+            generator(0), is_possible=lambda *_, **__: True, greedy=True,
         )  # fmt: skip
         assert chosen["context + p(n)" if kind == "word" else "context"] == template.segments[item.segment].num_tokens
 
