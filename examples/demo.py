@@ -12,7 +12,7 @@ def main() -> None:
     lm = pmlm.load()
     print(f"{lm.about['name']}, {lm.model.num_parameters():,} parameters\n")
     for seed, template in enumerate(TEMPLATES):
-        filled = lm.fill(template, order="random", seed=seed, top_p=0.9)
+        filled = lm.fill(template, order="margin", seed=seed, top_p=0.9)
         print(f"template  {template}\nfilled    {filled.text}")
         written = " ".join(f"{step}:{filled.tokens[i].strip()}" for step, i in enumerate(filled.order, start=1))
         print(f"order     {written}\nnll       {filled.nll:.2f} nats ({filled.visibility}, seed {filled.seed})\n")
