@@ -17,7 +17,7 @@ from pmlm.generation.canvas import Canvas, Role, allowed_pieces, canvas_text, ma
 from pmlm.generation.decode import Allowed, Reveal
 from pmlm.generation.demands import RuleMaker
 from pmlm.generation.engine import Job
-from pmlm.generation.lengths import PLAIN_WORD_LOGP, choose_lengths
+from pmlm.generation.lengths import PLAIN_WORD_LOGP, barest, choose_lengths
 from pmlm.generation.placement import has_room, place_words
 from pmlm.generation.rules import Neighbours, Rule, word_neighbours
 from pmlm.generation.sampling import Sampling
@@ -120,6 +120,8 @@ class Writer:
         """Where draws of lengths and places depend on each other, draws that leave no way are made anew."""
         is_drawn = bool(settings.must) or sum(blank.num_tokens is None for blank in template.blanks) > 1
         draws = MOST_ATTEMPTS if is_drawn and settings.sampling.temperature > 0 else 1
+        if draws > 1:  # what no draw can help is said at once
+            rules_of(make_canvas(barest(template), self.tokenizer, self.model.config.max_length), is_final=False)
         for draw in range(attempt, draws * MOST_ATTEMPTS, MOST_ATTEMPTS):
             try:
                 canvas = self._canvas(template, seed, settings, rules_of, draw)

@@ -189,6 +189,14 @@ def test_a_number_of_words_finds_a_length_that_goes_with_it() -> None:
         assert len(filled.tokens) < 24
 
 
+def test_what_no_draw_can_help_is_said_without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pmlm.writer.place_words", None)
+    monkeypatch.setattr("pmlm.writer.choose_lengths", None)
+    for template in ("Tom saw the end. [MASK:9]", "Tom saw the end. [MASK:*] and [MASK:*|starts=T]"):
+        with pytest.raises(ConstraintError, match="the banned words"):
+            LM.fill(template, must=["kite"], ban=["the"], seed=0)
+
+
 def test_words_that_stand_there_have_appeared() -> None:
     assert LM.fill("Tom is [WORD|in=big].", must="Tom", seed=1).text == "Tom is big."
     assert LM.fill("A [WORD|in=kite,dog].", must="kite", seed=1).text == "A kite."

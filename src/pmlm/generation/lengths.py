@@ -127,6 +127,16 @@ def length_scores(
     return context_logp(canvases, segment, model, tokenizer, visibility)
 
 
+def barest(template: Template) -> Template:
+    """Blanks of open length as short as may be, and with nothing asked of them."""
+    segments = []
+    for segment in template.segments:
+        is_open = isinstance(segment, Blank) and segment.num_tokens is None
+        shortest = _shortest(segment)
+        segments.append(replace(shortest, limits=()) if is_open and isinstance(shortest, Blank) else shortest)
+    return Template(tuple(segments))
+
+
 def _shortest(segment: Segment) -> Segment:
     if isinstance(segment, Blank) and segment.num_tokens is None:
         assert segment.sizes is not None
