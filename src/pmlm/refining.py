@@ -48,7 +48,7 @@ def refine(
     ids = list(filled.ids)
     written = [i + 1 for i in sorted(filled.order)]
     before = _nll(writer, canvas.row, ids, written, settings.visibility)
-    for number in range(passes):
+    for number in range(passes if written else 0):  # words that must appear may have filled everything
         rng = generator(seed, f"refine-{method}", number)
         if method == "gibbs":
             for pick in torch.randperm(len(written), generator=rng).tolist():

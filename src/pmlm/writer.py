@@ -32,6 +32,8 @@ from pmlm.tokenizer import Tokenizer
 from pmlm.words import Flags, WordTable
 
 MOST_ATTEMPTS = 20
+MOST_DRAWS = 5
+"""Of lengths and places that can be had together."""
 CORNERED = (
     f"no text was found that satisfies all constraints together in {MOST_ATTEMPTS} attempts: ask for less at once"
 )
@@ -119,7 +121,7 @@ class Writer:
     ) -> tuple[Canvas, list[Rule]]:
         """Where draws of lengths and places depend on each other, draws that leave no way are made anew."""
         is_drawn = bool(settings.must) or sum(blank.num_tokens is None for blank in template.blanks) > 1
-        draws = MOST_ATTEMPTS if is_drawn and settings.sampling.temperature > 0 else 1
+        draws = MOST_DRAWS if is_drawn and settings.sampling.temperature > 0 else 1
         if draws > 1:  # what no draw can help is said at once
             rules_of(make_canvas(barest(template), self.tokenizer, self.model.config.max_length), is_final=False)
         for draw in range(attempt, draws * MOST_ATTEMPTS, MOST_ATTEMPTS):
@@ -270,6 +272,10 @@ class Writer:
     ) -> bool:
         if is_final and not has_room(canvas.template, settings.must, self.tokenizer):
             return False
+        if is_final and (settings.num_words or 0) > len(canvas.row.ids) - 2:  # a token begins one word at most
+            return False
+        if not is_strict and not any(blank.limits for blank in canvas.template.blanks):
+            return False  # then it is as strict as ever
         try:
             rules_of(canvas, is_final=is_final and not settings.must, is_strict=is_strict)
         except ConstraintError:

@@ -203,6 +203,30 @@ def test_words_that_stand_there_have_appeared() -> None:
     assert LM.fill("Tom [MASK:3] end.", must=["kite", "river", "lamp"], seed=1).text.startswith("Tom ")
 
 
+@pytest.mark.parametrize(
+    "template", ["x[WORD|in=cat]", "the [WORD|in=cat]s ran", "[MASK:1]cat ran", "the cat[MASK:1] ran", "[MASK:1]s"]
+)
+def test_a_word_that_is_a_part_of_another_has_not_appeared(template: str) -> None:
+    with pytest.raises(ConstraintError, match="no free blank with room"):
+        print(LM.fill(template, must="cat", seed=0).text)
+
+
+def test_a_line_takes_no_text_of_two() -> None:
+    with pytest.raises(ConstraintError, match="no free blank with room"):
+        LM.fill("[MASK:8|line]", must="a\nb", seed=0)
+
+
+def test_a_text_without_anything_left_to_write_can_be_rewritten() -> None:
+    filled = LM.fill("The [MASK:1] ran.", must="cat", seed=0)
+    for method in ("mask-predict", "gibbs"):
+        assert LM.refine(filled, method=method, passes=1, seed=0).text == filled.text == "The cat ran."  # type: ignore[arg-type]
+
+
+def test_options_may_go_on_with_a_given_word() -> None:
+    for ending in ("ed", "er"):
+        assert LM.fill(f"Tom kite[MASK:1-3|in={ending}] home.", seed=0).text == f"Tom kite{ending} home."
+
+
 def test_words_find_room_beside_each_other() -> None:
     for seed in range(6):
         text = LM.fill("Tom [MASK:1-10] end.", must=["kite", "river", "squirrel"], seed=seed).text

@@ -71,7 +71,8 @@ def place_words(
 def has_room(template: Template, words: Sequence[str], tokenizer: Tokenizer) -> bool:
     """Whether words that must appear find room in the blanks: the longest first, each in the fullest that takes it."""
     room = [b.num_tokens for b in template.blanks if _takes_words(b) and b.num_tokens is not None]
-    listed = [choices for blank in template.blanks if (choices := _choices(blank)) is not None]
+    apart = [template.blank_at(k) for k in range(len(template.segments)) if _is_apart(template, k)]
+    listed = [choices for blank in apart if (choices := _choices(blank)) is not None]
     missing = [word for word in words if not _stands(template, word)]
     for word in sorted(missing, key=lambda word: -_most_tokens(word, tokenizer)):
         size = _most_tokens(word, tokenizer)
@@ -86,11 +87,36 @@ def has_room(template: Template, words: Sequence[str], tokenizer: Tokenizer) -> 
 
 
 def _stands(template: Template, word: str) -> bool:
-    """Whether a word is there already: in the given text, or as the only choice of a blank."""
+    """Whether a word is there already, as a word: in the given text, or as the only choice of a blank."""
     whole = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
-    texts = [segment.text for segment in template.segments if isinstance(segment, Given)]
-    texts += [choices[0] for blank in template.blanks if len(choices := _choices(blank) or []) == 1]
-    return any(whole.search(text) for text in texts)
+    for number, segment in enumerate(template.segments):
+        if isinstance(segment, Blank):
+            if (
+                len(choices := _choices(segment) or []) == 1
+                and whole.search(choices[0])
+                and _is_apart(template, number)
+            ):
+                return True
+            continue
+        after = template.segments[number + 1] if number + 1 < len(template.segments) else None
+        is_open_end = isinstance(after, Blank) and after.starts_word is False
+        for match in whole.finditer(segment.text):
+            at_edge = (match.start() == 0 and number > 0) or (match.end() == len(segment.text) and is_open_end)
+            if not at_edge:
+                return True
+    return False
+
+
+def _is_apart(template: Template, number: int) -> bool:
+    """Whether what fills a blank is not glued to letters beside it."""
+    blank = template.segments[number]
+    return isinstance(blank, Blank) and blank.starts_word is not False and not _goes_on(template, number)
+
+
+def _goes_on(template: Template, number: int) -> bool:
+    """Whether the given text after a segment goes on with its last word."""
+    after = template.segments[number + 1] if number + 1 < len(template.segments) else None
+    return isinstance(after, Given) and (after.text[0].isalnum() or after.text[0] in WITHIN_WORDS)
 
 
 def _choices(blank: Blank) -> list[str] | None:
@@ -110,12 +136,11 @@ def _places(canvas: Canvas, word: str, tokenizer: Tokenizer) -> list[_Place]:
     for number, (blank, (start, end)) in enumerate(zip(template.segments, canvas.spans, strict=True)):
         if not isinstance(blank, Blank):
             continue
-        if word in (_choices(blank) or []):
+        if word in (_choices(blank) or []) and _is_apart(template, number):
             only = replace(blank, limits=(("in", choices_value([word])),))
             piece = _word_ids(word, tokenizer, is_first=start == 1 or not blank.starts_word)[0]
             places.append(_Place(start, piece, _replaced(template, number, [only])))
-        after = template.segments[number + 1] if number + 1 < len(template.segments) else None
-        goes_on = isinstance(after, Given) and (after.text[0].isalnum() or after.text[0] in WITHIN_WORDS)
+        goes_on = _goes_on(template, number)
         for offset in range(end - start) if _takes_words(blank) else ():
             is_first = start == 1 and offset == 0
             ids = _word_ids(word, tokenizer, is_first=is_first)
@@ -143,6 +168,8 @@ def _split(blank: Blank, offset: int, size: int, text: str) -> list[Segment] | N
     before = tuple(limit for limit in blank.limits if limit[0] != "ends")
     after = tuple(limit for limit in blank.limits if limit[0] != "starts")
     word = text.strip()
+    if "\n" in word and any(name == "line" for name, _ in blank.limits):
+        return None
     if offset == 0 and any(name == "starts" and not word.startswith(value) for name, value in before):
         return None
     if rest == 0 and any(name == "ends" and not word.endswith(value) for name, value in after):
@@ -168,4 +195,4 @@ def _replaced(template: Template, number: int, parts: Sequence[Segment]) -> Temp
 def _where_blanks_are(canvas: Canvas) -> str:
     spans = zip(canvas.template.segments, canvas.spans, strict=True)
     sizes = [f"{end - start} at position {start - 1}" for blank, (start, end) in spans if isinstance(blank, Blank)]
-    return f" (tokens of the blanks: {', '.join(sizes)})"
+    return f" (tokens of the blanks: {', '.join(sizes)})" if sizes else " (nothing is left of the blanks)"

@@ -348,12 +348,17 @@ class ChainRule:
             before_QWV = np.repeat(rest_QWV.any(axis=2, keepdims=True), size, axis=2)
         return before_QWV if stays else accepted_Q[:, None, None] & before_QWV
 
+    def _is_loose(self, slot: int) -> bool:
+        return self.span_of[slot] >= 0 and self.spans[self.span_of[slot]].is_loose
+
     def _neighbours(self, flags_QWV: Flags, left: int, *, forward: bool) -> Flags:
         """[Q, W, V] what may stand beside some piece of each row; `left` is the first slot of the pair."""
         size = flags_QWV.shape[-1]
         if self.relation is None or left < 0 or not (self.is_ours[left] or self.is_ours[left + 1]):
             return np.repeat(flags_QWV.any(axis=2, keepdims=True), size, axis=2)
-        if self.span_of[left] >= 0 and self.spans[self.span_of[left]].is_loose:
+        if self._is_loose(left + 1) and not self.is_ours[left]:  # a filling that goes on with given text
+            return np.repeat(flags_QWV.any(axis=2, keepdims=True), size, axis=2)
+        if self._is_loose(left):
             is_edge = self.is_ours[left + 1] and not self._goes_on(left + 1)
             begins_V = self.relation.begins_V if is_edge else np.ones(size, dtype=bool)
             if forward:
