@@ -149,7 +149,8 @@ def generate(
     if refine is not None:
         from pmlm.refining import check_refinement
 
-        check_refinement(refine, 4 if passes is None else passes)
+        passes = 4 if passes is None else passes
+        check_refinement(refine, passes)
     if words is not None and length is None:
         raise ConfigError("--words needs --length")
     if length is not None and words is None and acrostic is None:
@@ -253,10 +254,11 @@ def _refine(lm: LM, asked: Asked, result: Filled) -> dict[str, Any]:
     """What second thoughts add to a result's document."""
     if asked.refine is None:
         return {}
+    assert asked.passes is not None
     refined = lm.refine(
         result,
         method=asked.refine,  # type: ignore[arg-type]
-        passes=4 if asked.passes is None else asked.passes,
+        passes=asked.passes,
         seed=result.seed,
         **asked.options,
     )
