@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_cli import Capture, refused
 
-from pmlm.bench.serve import serving_table
+from pmlm.bench.serve import Server, serving_table
 from pmlm.cli import run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
@@ -62,6 +62,15 @@ def test_bench_serve_checks_its_options(capsys: Capture) -> None:
     assert "--rounds must be at least 1" in refused(capsys, "bench", "serve", "--rounds", "0")
     for seconds in ("-1", "nan", "inf"):
         assert "--soak takes seconds" in refused(capsys, "bench", "serve", "--soak", seconds)
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(5.0, 0), (0.0, 3)])
+def test_a_request_is_left_over_if_it_stays_counted(monkeypatch: pytest.MonkeyPatch, seconds: float, left: int) -> None:
+    pages = iter(["pmlm_waiting 2\npmlm_in_flight 1\n", "pmlm_waiting 0\npmlm_in_flight 0\n"])
+    monkeypatch.setattr(Server, "get", lambda *_: next(pages))
+    process = subprocess.Popen([sys.executable, "-c", ""], text=True)
+    process.wait()
+    assert Server(process, 0).left_over(seconds) == left
 
 
 @pytest.mark.slow

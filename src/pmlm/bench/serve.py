@@ -58,6 +58,12 @@ class Run:
     lost: int
 
 
+_SAMPLE_SECONDS = 0.5
+"""Between two looks at the server's memory."""
+_SETTLE_SECONDS = 5.0
+"""Given to the server to count out the requests it has answered."""
+
+
 @dataclass
 class Server:
     process: subprocess.Popen[str]
@@ -76,8 +82,17 @@ class Server:
         finally:
             connection.close()
 
-    def left_over(self) -> int:
-        """Requests and texts that are still counted once every client has its answer."""
+    def left_over(self, seconds: float = _SETTLE_SECONDS) -> int:
+        """Requests and texts still counted `seconds` after every client has its answer; 0 as soon as none is.
+
+        The server counts a request out after its last byte has gone, so a client may know of the end first.
+        """
+        end = time.perf_counter() + seconds
+        while (counted := self._counted()) and time.perf_counter() < end:
+            time.sleep(0.1)
+        return counted
+
+    def _counted(self) -> int:
         return sum(int(n) for n in re.findall(r"^pmlm_(?:waiting|in_flight) (\d+)", self.get("/metrics"), re.MULTILINE))
 
     def stop(self) -> tuple[int, float]:
@@ -107,10 +122,6 @@ def running(settings: ServeBench, places: int) -> Iterator[Server]:
         process.wait()
         if process.stderr is not None:
             process.stderr.close()
-
-
-_SAMPLE_SECONDS = 0.5
-"""Between two looks at the server's memory."""
 
 
 def ask(port: int, body: dict[str, Any]) -> float | None:
