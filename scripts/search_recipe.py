@@ -45,6 +45,7 @@ def mix(*members: tuple[dict[str, Any], float, float]) -> list[dict[str, Any]]:
 
 
 ROWS_16, ROWS_32 = ["batch_rows=16"], ["batch_rows=32"]
+NEAR, RELATIVE = ["model.near_start=2.0"], ["model.positions=relative"]
 ARMS: dict[str, dict[str, Any]] = {
     "u-pmlm-32-rows": {"members": [PMLM], "set": ROWS_32},
     "mix-given-85-50-32-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM, 0.15, 0.5)), "set": ROWS_32},
@@ -52,7 +53,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "u-pmlm": {"members": [PMLM]},
     "aplm": {"members": [APLM]},
     "u-pmlm-known-only": {"members": [{"objective": {"kind": "pmlm", "visibility": "known-only"}}]},
-    "u-pmlm-relative": {"members": [PMLM], "set": ["model.positions=relative"]},
+    "u-pmlm-relative": {"members": [PMLM], "set": RELATIVE},
     "u-pmlm-relative-sinusoidal": {"members": [PMLM], "set": ["model.positions=relative-sinusoidal"]},
     "u-pmlm-adamw": {"members": [PMLM], "set": ["optim.kind=adamw", "optim.lr=0.001"]},
     "mix-aplm-85-25": {"members": mix((APLM, 0.85, 0.25), (PMLM, 0.15, 0.75))},
@@ -64,6 +65,12 @@ ARMS: dict[str, dict[str, Any]] = {
     "u-pmlm-post-norm": {"members": [PMLM], "set": ["model.norm=post"]},
     "u-pmlm-lamb": {"members": [PMLM], "set": ["optim.kind=lamb", "optim.lr=0.005"]},
     "gpt": {"members": [{"objective": {"kind": "alm"}}]},
+    # heads that begin by looking at a neighbour
+    "u-pmlm-token-mean-near": {"members": [PMLM_MEAN], "set": NEAR},
+    "u-pmlm-relative-token-mean-near": {"members": [PMLM_MEAN], "set": [*RELATIVE, *NEAR]},
+    "mix-given-85-50-token-mean-near": {"members": mix((GIVEN, 0.85, 0.5), (PMLM_MEAN, 0.15, 0.5)), "set": NEAR},
+    "aplm-near": {"members": [APLM], "set": NEAR},
+    "gpt-near": {"members": [{"objective": {"kind": "alm"}}], "set": NEAR},
     # the finalists
     "mix-given-85-50-token-mean-16-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM_MEAN, 0.15, 0.5)), "set": ROWS_16},
     "aplm-16-rows": {"members": [APLM], "set": ROWS_16},

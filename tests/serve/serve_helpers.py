@@ -18,8 +18,7 @@ from conftest import STORIES
 from fakes import tiny_config
 from pmlm.cli import run
 from pmlm.lm import LM
-from pmlm.model import HeadSpec, TaskModel
-from pmlm.model.backbone import initialise
+from pmlm.model import HeadSpec, TaskModel, initialise
 from pmlm.nlu.finetuned import Finetuned
 from pmlm.runtime import generator
 from pmlm.serve.app import create_app

@@ -156,16 +156,3 @@ class Backbone(nn.Module):
         if self.input_norm is not None:
             x = self.input_norm(x)
         return self.dropout(x)
-
-
-@torch.no_grad()
-def initialise(module: nn.Module, std: float, rng: torch.Generator) -> None:
-    """Normal weights of the given deviation, zero biases, unit norms, in the order of the parameters' names."""
-    norms = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.LayerNorm)}
-    for name, parameter in sorted(module.named_parameters()):
-        if name in norms:
-            parameter.fill_(1.0)
-        elif name.endswith("bias"):
-            parameter.zero_()
-        else:
-            parameter.copy_(torch.empty(parameter.shape).normal_(0.0, std, generator=rng))

@@ -47,6 +47,9 @@ class ModelShape:
     head: Literal["bert", "bias", "tied"] = "bert"
     """Beside the tied token embedding: BERT's transform and a bias; a bias alone (XLNet); nothing (GPT-2)."""
     init_std: float = 0.02
+    near_start: float = 0.0
+    """Half of a layer's heads begin by looking at one neighbour each, by so many nats over the slots beside it; 0: no
+    head prefers anything. Masked models then learn from the first steps on (docs/log.md)."""
 
     def __post_init__(self) -> None:
         names = ("num_layers", "width", "num_heads", "ff_width", "max_length", "relative_clip")
@@ -63,6 +66,10 @@ class ModelShape:
             problems.append(f"num_token_types must not be negative, got {self.num_token_types}")
         if not (math.isfinite(self.norm_eps) and self.norm_eps > 0):
             problems.append(f"norm_eps must be a positive number, got {self.norm_eps}")
+        if not (math.isfinite(self.near_start) and self.near_start >= 0):
+            problems.append(f"near_start must not be negative, got {self.near_start}")
+        if self.near_start and self.positions == "absolute":
+            problems.append("near_start needs positions that know offsets: absolute ones do not, set it to 0")
         if not 0 <= self.dropout < 1:
             problems.append(f"dropout must be in [0, 1), got {self.dropout}")
         if problems:

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from pmlm.errors import ConfigError
-from pmlm.model.backbone import Backbone, Inputs, Slots, activation, initialise
+from pmlm.model.backbone import Backbone, Inputs, Slots, activation
 from pmlm.model.cache import LayerCache
 from pmlm.model.config import ModelConfig
 from pmlm.model.linear import Linear, Packed, pack_for, product, stamp
+from pmlm.model.start import initialise, look_near
 
 Pooling = Literal["first", "last", "mean"]
 """Where a text's summary is read: at its first slot (BERT), its last (left-to-right models), or as the mean."""
@@ -135,6 +136,8 @@ def build_model(config: ModelConfig, rng: torch.Generator) -> LanguageModel:
     """A freshly initialised language model."""
     model = LanguageModel(config)
     initialise(model, config.init_std, rng)
+    if config.near_start:
+        look_near(model, config)
     return model
 
 

@@ -31,6 +31,16 @@ class Geometry(NamedTuple):
     """streams 2, where some tokens have no query: how many slots are tokens. The queries stand anywhere then."""
 
 
+def wave_rates(width: int) -> Tensor:
+    """[width / 2] radians per place, from 1 down to nearly 1 / 10000."""
+    return torch.exp(-math.log(10000.0) * torch.arange(0, width, 2) / width)
+
+
+def wave_columns(num: int) -> Tensor:
+    """[2 num] where `sinusoids` has the sines, then the cosines, of the first rates."""
+    return torch.cat([torch.arange(0, 2 * num, 2), torch.arange(1, 2 * num, 2)])
+
+
 def sinusoids(places: Tensor, width: int) -> Tensor:
     """[places, width] sines (even columns) and cosines (odd) of wavelengths up to 2 pi 10000."""
     angle = places.double()[:, None] / 10000 ** (torch.arange(0, width, 2) / width)
@@ -42,7 +52,7 @@ class RelativeTables(nn.Module):
 
     def __init__(self, clip: int, width: int, *, learned: bool) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip, self.learned = clip, learned
         num = 2 * clip + 1
         if learned:
             self.keys = nn.Parameter(torch.empty(num, width))
@@ -155,10 +165,9 @@ def _unskew(by_key: Tensor) -> Tensor:
 class Rotary(nn.Module):
     """Rotates pairs of a query's or key's components by an angle proportional to its position."""
 
-    def __init__(self, head_width: int, base: float = 10000.0) -> None:
+    def __init__(self, head_width: int) -> None:
         super().__init__()
-        rate = torch.exp(-math.log(base) * torch.arange(0, head_width, 2) / head_width)
-        self.register_buffer("rate_F", rate, persistent=False)
+        self.register_buffer("rate_F", wave_rates(head_width), persistent=False)
 
     def angles(self, positions_BL: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin, each [B or 1, 1, L, E/2]."""
