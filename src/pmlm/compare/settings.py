@@ -63,7 +63,7 @@ class CompareSettings:
     seeds: tuple[int, ...] = (1,)
     more_seeds: tuple[int, ...] = ()
     """Further seeds of the models in `seeded`."""
-    seeded: tuple[str, ...] = ("gpt-a", "u-pmlm-a")
+    seeded: tuple[str, ...] = ("gpt-a", "u-pmlm-r")
     padding: tuple[str, ...] = ("packed", "padded", "padding-seen", "padding-predicted")
     sample_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     train: TrainSettings

@@ -35,7 +35,7 @@ from pmlm.training.settings import TrainSettings
 STAGES = ("prepare", "pretrain", "evaluate", "tune", "padding", "samples", "probe")
 ANCHORS = ("Tom is a cat and Jerry is a mouse.", "Tom and Jerry become good friends in the end.")
 """The paper's demonstration (Appendix B)."""
-SAMPLED = ("u-pmlm-a", "bert-a", "gpt-a")
+SAMPLED = ("u-pmlm-a", "u-pmlm-r", "bert-a", "bert-r", "gpt-a")
 BETWEEN = 60
 """Tokens between the anchors."""
 
@@ -318,7 +318,7 @@ class Comparison:
 
     def _probed_models(self) -> list[str]:
         there = (*self.settings.models, *self.settings.priors)
-        return [name for name in dict.fromkeys(("bert-a", "u-pmlm-a", *self.settings.priors)) if name in there]
+        return [name for name in dict.fromkeys(("bert-r", "u-pmlm-r", *self.settings.priors)) if name in there]
 
     def _probed(self, name: str, seed: int) -> Record:
         self.say(f"probing {name}")

@@ -34,6 +34,8 @@ CLAIMS: list[tuple[str, Place, Place, float | None]] = [
     ("u-PMLM-A is below BERT, random", ("u-pmlm-a", "random"), ("bert-a", "random"), None),
     ("u-PMLM-R is below BERT, sequential", ("u-pmlm-r", "l2r"), ("bert-a", "l2r"), None),
     ("u-PMLM-R is below BERT, random", ("u-pmlm-r", "random"), ("bert-a", "random"), None),
+    ("u-PMLM-R is below BERT-R, sequential", ("u-pmlm-r", "l2r"), ("bert-r", "l2r"), None),
+    ("u-PMLM-R is below BERT-R, random", ("u-pmlm-r", "random"), ("bert-r", "random"), None),
     ("random is within 10 % of sequential, u-PMLM-A", ("u-pmlm-a", "random"), ("u-pmlm-a", "l2r"), 0.1),
     ("random is within 10 % of sequential, u-PMLM-R", ("u-pmlm-r", "random"), ("u-pmlm-r", "l2r"), 0.1),
     ("A and R are within 5 % of each other, sequential", ("u-pmlm-a", "l2r"), ("u-pmlm-r", "l2r"), 0.05),
@@ -203,7 +205,7 @@ def padding_table(results: Results) -> str:
 
 def prior_table(results: Results) -> str:
     probes = {(r["model"], r["seed"]): r["probe"]["tasks"] for r in results["probes"]}
-    names = {"bert-a": "fixed 15 %", "u-pmlm-a": "uniform [0, 1]"}
+    names = {"bert-r": "fixed 15 %", "u-pmlm-r": "uniform [0, 1]"}
     wanted = [r for r in in_order(results["pretrain"]) if (r["model"], r["seed"]) in probes]
     tasks = sorted({task for found in probes.values() for task in found})
     rows = []
