@@ -70,11 +70,10 @@ ARMS: dict[str, dict[str, Any]] = {
     "u-pmlm-relative-token-mean-near": {"members": [PMLM_MEAN], "set": [*RELATIVE, *NEAR]},
     "mix-given-85-50-token-mean-near": {"members": mix((GIVEN, 0.85, 0.5), (PMLM_MEAN, 0.15, 0.5)), "set": NEAR},
     "aplm-near": {"members": [APLM], "set": NEAR},
-    "gpt-near": {"members": [{"objective": {"kind": "alm"}}], "set": NEAR},
     # the finalists
-    "mix-given-85-50-token-mean-16-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM_MEAN, 0.15, 0.5)), "set": ROWS_16},
-    "aplm-16-rows": {"members": [APLM], "set": ROWS_16},
-    "u-pmlm-token-mean-16-rows": {"members": [PMLM_MEAN], "set": ROWS_16},
+    "mix-given-85-50-near-16-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM_MEAN, 0.15, 0.5)), "set": [*ROWS_16, *NEAR]},
+    "aplm-near-16-rows": {"members": [APLM], "set": [*ROWS_16, *NEAR]},
+    "u-pmlm-relative-near-16-rows": {"members": [PMLM_MEAN], "set": [*ROWS_16, *RELATIVE, *NEAR]},
 }  # fmt: skip
 
 
