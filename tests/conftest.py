@@ -16,7 +16,10 @@ from pmlm.tokenizer import train_tokenizer
 if TYPE_CHECKING:
     from serve_helpers import Served
 
-torch.set_num_threads(2)
+# Workers of xdist share the cores: threads of several processes wait for each other at every operation.
+THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+torch.set_num_threads(THREADS)
+os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))  # of the commands that tests start
 os.environ["PMLM_MODEL"] = str(Path(__file__).parent / "little")  # a small model of both visibilities, quick to ask
 
 STORIES = [
