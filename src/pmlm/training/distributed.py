@@ -4,6 +4,7 @@ Without torchrun there is one rank and nothing here communicates.
 """
 
 import contextlib
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -43,10 +44,21 @@ def joined_ranks(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
     if own.type == "cuda":
         torch.cuda.set_device(own)
     dist.init_process_group("nccl" if own.type == "cuda" else "gloo")
+    group = dist.group.WORLD
     try:
         yield ranks, own
     finally:
         dist.destroy_process_group()
+        _never_free(group)
+
+
+def _never_free(group: object) -> None:
+    """Let the group's memory go with the process.
+
+    Freeing it joins gloo's threads while Python's lock is held, and such a thread may need that lock to let go of its
+    last tensors: the rank would never end. Models in copies hold on to the group until the interpreter leaves.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def own_device(device: torch.device, ranks: Ranks) -> torch.device:
