@@ -56,6 +56,12 @@ def test_without_it_every_head_begins_anywhere(positions: str) -> None:
     assert torch.allclose(looked_at(positions, near_start=0.0), torch.tensor(1 / L), atol=1e-3)
 
 
+@pytest.mark.parametrize("positions", ["relative", "relative-sinusoidal", "transformer-xl"])
+def test_tables_shorter_than_the_furthest_neighbour_are_no_obstacle(positions: str) -> None:
+    config = tiny_config(positions=positions, near_start=2.0, num_heads=8, width=32, relative_clip=1)
+    assert all(p.isfinite().all() for p in build_model(config, generator(1)).parameters())
+
+
 def test_more_heads_look_further() -> None:
     assert [neighbours(n) for n in (1, 2, 4, 12)] == [[-1], [-1], [-1, 1], [-1, 1, -2, 2, -3, 3]]
 

@@ -1,9 +1,9 @@
 """The first weights of a network: normal ones and, where wanted, heads that begin by looking at a neighbour.
 
-That the tokens beside a hidden one tell most about it is what a masked model spends its first millions of tokens on: a
-head that looks everywhere mixes the neighbours with all else, and learns nothing that would make it look at them. With
-`near_start`, half of the heads look one place to the left or right (then two, …) before training begins. These are
-weights like any others: what the network can become is the same, and nothing is kept where it began.
+Masked models begin slowly. A guess at why: a head that looks everywhere mixes the neighbours of a hidden token with all
+else, and so learns nothing that would make it look at them. With `near_start`, half of the heads look one place to the
+left or right (then two, …) before training begins. These are weights like any others: what the network can become is
+the same, and nothing is kept where it began.
 
 In all position schemes such a head scores an offset d by a sum over quick waves of cos(rate (d - neighbour)), which is
 largest at the neighbour. Absolute positions know no offset: they are left out (see docs/log.md for what was tried).
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pmlm.model.attention import Attention
 from pmlm.model.config import ModelConfig
-from pmlm.model.positions import Distances, RelativeTables, wave_columns, wave_rates
+from pmlm.model.positions import Distances, RelativeTables, sinusoids, wave_columns, wave_rates
 
 SLOWEST = 0.1
 """Radians per place: slower waves hardly tell a neighbour from the one beside it."""
@@ -75,7 +75,8 @@ def _turn_to(attention: Attention, config: ModelConfig, head: int, neighbour: in
             q_bias_E[: 2 * num] = each * target_W
         case RelativeTables() as tables:  # fixed
             columns_W = wave_columns(num)
-            q_bias_E[columns_W] = strength * tables.keys[tables.clip + neighbour, columns_W]
+            place = torch.tensor([tables.clip + neighbour])  # which a short table need not have
+            q_bias_E[columns_W] = strength * sinusoids(place, config.head_width)[0, columns_W]
 
 
 def _waves(places_O: Tensor, rates_F: Tensor) -> Tensor:
