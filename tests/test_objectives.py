@@ -194,6 +194,31 @@ def test_the_given_block_leaves_at_least_one_token_and_is_seen_both_ways() -> No
     assert visible[row][given][:, given].all()
 
 
+def test_l2r_around_given_tokens_asks_for_what_is_hidden_from_left_to_right() -> None:
+    masking = Masking(unit="span", mean_span=4.0)
+    objective = Objective(kind="aplm", order="l2r", given_prob=0.5, weighting="token-mean", masking=masking)
+    batch = framed_batch(*random_rows(300, 40))
+    prepared = prepare(batch, objective, RowRandom.whole(1, 1, 300), tiny_config())
+    visible, length = prepared.inputs.visible_BQK, batch.length
+    assert visible is not None
+    whole, blanks = 0, []
+    for row in range(300):
+        hidden = sorted((prepared.at.slots_M[prepared.at.rows_M == row] - length).tolist())
+        whole += len(hidden) == 40
+        for slot in hidden:
+            seen = [s for s in range(length) if visible[row, length + slot, s]]
+            assert seen == [s for s in range(length) if s < slot or s not in hidden]
+        if len(hidden) < 40:
+            blanks.append(len(hidden) / sum(slot - 1 not in hidden for slot in hidden))
+    assert whole / 300 == pytest.approx(0.5, abs=0.1)
+    assert sum(blanks) / len(blanks) > 4
+
+
+def test_l2r_around_given_tokens_claims_no_likelihood() -> None:
+    with pytest.raises(ConfigError, match="no bound"):
+        Objective(kind="aplm", order="l2r", given_prob=0.5)
+
+
 def worded_batch(rows: int, length: int) -> Batch:
     batch = framed_batch(*random_rows(rows, length))
     words = torch.arange(length + 2).expand(rows, -1) % 3 != 2

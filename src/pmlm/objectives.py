@@ -34,7 +34,8 @@ Weighting = Literal["likelihood", "row", "token-mean"]
 class Objective:
     kind: Literal["mlm", "pmlm", "alm", "aplm", "xlnet"] = "pmlm"
     masking: Masking = Masking()
-    """mlm, pmlm and xlnet: how hidden tokens are drawn. For mlm and xlnet the prior is usually fixed."""
+    """mlm, pmlm, xlnet, aplm with l2r and given tokens: how hidden tokens are drawn. For mlm and xlnet the prior is
+    usually fixed."""
     visibility: Visibility = "bidirectional"
     """mlm and pmlm: bidirectional, or known-only (hidden slots do not see each other)."""
     weighting: Weighting = "likelihood"
@@ -43,11 +44,14 @@ class Objective:
     order: Literal["random", "l2r"] = "random"
     """aplm: the orders that are drawn; l2r is GPT's task in the form of queries."""
     given_prob: float = 0.0
-    """aplm: how often a text has a given block of 0 … N-1 tokens, drawn uniformly; otherwise it has none."""
+    """aplm: how often a text has given tokens. Random orders: the first 0 … N-1 of the order, uniformly. l2r: what
+    `masking` does not hide, so that blanks amid given text are written from left to right, as templates are."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.given_prob <= 1:
             raise ConfigError(f"given_prob must be in [0, 1], got {self.given_prob}")
+        if self.given_prob and self.order == "l2r" and self.weighting == "likelihood":
+            raise ConfigError("l2r around given tokens is no bound of a likelihood: use token-mean or row weighting")
         if self.kind in ("mlm", "pmlm") and self.visibility not in ("bidirectional", "known-only"):
             raise ConfigError(f"{self.kind} trains bidirectional or known-only visibility, not {self.visibility}")
 
@@ -229,14 +233,13 @@ def _prepare_causal(batch: Batch, objective: Objective, config: ModelConfig) -> 
 
 
 def _prepare_order_causal(batch: Batch, objective: Objective, random: RowRandom, config: ModelConfig) -> Prepared:
+    has_given_BT = random.uniform("has-given", batch.num_texts) < objective.given_prob
+    if objective.order == "l2r":
+        return _prepare_left_to_right(batch, objective, has_given_BT, random, config)
     num_BT = group_counts(batch.maskable_BL, batch.group_BL, batch.num_texts)
     given_BT = (random.uniform("given", batch.num_texts) * num_BT).long()
-    has_block_BT = random.uniform("has-given", batch.num_texts) < objective.given_prob
-    given_BL = spread(torch.where(has_block_BT, given_BT, 0), batch.group_BL)
-    key_BL = random.uniform("order", batch.length)
-    if objective.order == "l2r":
-        key_BL = torch.arange(batch.length).expand_as(key_BL) / batch.length
-    place_BL = text_ranks(batch, key_BL) + 1  # 1 … N within each text
+    given_BL = spread(torch.where(has_given_BT, given_BT, 0), batch.group_BL)
+    place_BL = text_ranks(batch, random.uniform("order", batch.length)) + 1  # 1 … N within each text
     rank_BL = torch.where(batch.maskable_BL, (place_BL - given_BL).clamp(min=0), 0)
     prepared = _prepare_ordered(batch, objective, rank_BL, config)
     if objective.weighting == "likelihood":
@@ -245,6 +248,19 @@ def _prepare_order_causal(batch: Batch, objective: Objective, random: RowRandom,
         chance_M = 1 - objective.given_prob * (1 - place_BL[predicted_BL] / num_M)  # that this place is predicted
         return replace(prepared, weight_M=1 / chance_M, count=batch.maskable_BL.sum())
     return prepared
+
+
+def _prepare_left_to_right(
+    batch: Batch, objective: Objective, has_given_BT: Tensor, random: RowRandom, config: ModelConfig
+) -> Prepared:
+    """What is hidden, from left to right; all tokens of a text are, unless it has given ones."""
+    hidden_BL = batch.maskable_BL
+    if objective.given_prob:
+        drawn_BL = draw_hidden(batch, objective.masking, random)
+        hidden_BL = torch.where(spread(has_given_BT, batch.group_BL) > 0, drawn_BL, hidden_BL)
+    slot_BL = torch.arange(batch.length).expand_as(hidden_BL)
+    rank_BL = text_ranks(replace(batch, maskable_BL=hidden_BL), slot_BL / batch.length) + 1
+    return _prepare_ordered(batch, objective, torch.where(hidden_BL, rank_BL, 0), config)
 
 
 def _prepare_two_stream(batch: Batch, objective: Objective, random: RowRandom, config: ModelConfig) -> Prepared:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from pmlm.config import to_dict
+from pmlm.masking import Prior
 from pmlm.model import LanguageModel, ModelConfig
 from pmlm.objectives import Objective
 from pmlm.training.settings import TrainSettings
@@ -34,9 +35,17 @@ class Plan:
 
 def predicted_share(objective: Objective) -> float:
     """The mean share of a row's tokens that are predicted."""
-    if objective.kind in ("alm", "aplm"):
-        return 1.0 - 0.5 * (objective.given_prob if objective.kind == "aplm" else 0.0)
-    prior = objective.masking.prior
+    match objective.kind:
+        case "alm":
+            return 1.0
+        case "aplm":
+            hidden = _hidden_share(objective.masking.prior) if objective.order == "l2r" else 0.5
+            return 1.0 - objective.given_prob * (1.0 - hidden)
+        case _:
+            return _hidden_share(objective.masking.prior)
+
+
+def _hidden_share(prior: Prior) -> float:
     match prior.kind:
         case "fixed":
             return prior.ratio
