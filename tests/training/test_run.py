@@ -12,6 +12,7 @@ from training_helpers import make_settings
 from pmlm import load
 from pmlm.corpus.shards import Corpus
 from pmlm.errors import CheckpointError, ConfigError, RunError, TrainingDiverged
+from pmlm.lm import LM
 from pmlm.training import resume as resume_module
 from pmlm.training.distributed import Ranks, own_device
 from pmlm.training.resume import step_folders
@@ -182,9 +183,21 @@ def test_a_run_goes_on_that_was_started_before_a_setting_existed(corpus: Corpus,
 
 
 def test_weights_to_start_from_must_fit(corpus: Corpus, folder: Path) -> None:
-    other = make_run(corpus, folder, model={"width": 16}).model
+    other = LM(make_run(corpus, folder, model={"width": 16}).model, corpus.tokenizer, {}, None)
     with pytest.raises(ConfigError, match="do not fit the settings"):
         Run(make_settings(), corpus, folder, device=CPU, init_from=other)
+
+
+def test_a_model_says_what_it_was_started_from(corpus: Corpus, folder: Path, tmp_path: Path) -> None:
+    list(make_run(corpus, folder, num_steps=2).events())
+    first = load(folder / "model")
+    list(Run(make_settings(num_steps=1), corpus, tmp_path / "second", device=CPU, init_from=first).events())
+    second = load(tmp_path / "second" / "model")
+    assert second.about["started_from"] == first.about["name"]
+    assert second.about["tokens_before"] == first.about["tokens_seen"]
+    list(Run(make_settings(num_steps=1), corpus, tmp_path / "third", device=CPU, init_from=second).events())
+    third = load(tmp_path / "third" / "model")
+    assert third.about["tokens_before"] == first.about["tokens_seen"] + second.about["tokens_seen"]
 
 
 def test_other_settings_and_damaged_state_are_refused(corpus: Corpus, folder: Path) -> None:

@@ -63,6 +63,6 @@ def adapt(
     if not quiet:
         for note in found.notes:
             print(note, file=sys.stderr)
-    weights = None if from_scratch else found.lm.model
+    start = None if from_scratch else found.lm
     target = out or Path("runs") / settings.name
-    execute(settings, data, target, device, threads, json=json, quiet=quiet, init_from=weights)
+    execute(settings, data, target, device, threads, json=json, quiet=quiet, init_from=start)

@@ -24,7 +24,7 @@ from pmlm.cli.plan import show_plan
 from pmlm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pmlm.model import LanguageModel
+    from pmlm.lm import LM
     from pmlm.training.run import Run
     from pmlm.training.settings import TrainSettings
 
@@ -79,7 +79,7 @@ def execute(
     quiet: bool,
     fresh: bool = False,
     tensorboard: bool = False,
-    init_from: LanguageModel | None = None,
+    init_from: LM | None = None,
 ) -> None:
     """Run to the end or to an interrupt, on all ranks, and print the last figures."""
     import torch

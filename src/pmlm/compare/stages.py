@@ -136,8 +136,7 @@ class Comparison:
         """Train to the end, from where it was left; what was trained, for how long, and how it went."""
         self.say(f"training {settings.name}")
         folder = self.work / "runs" / settings.name
-        weights = None if init_from is None else init_from.model
-        run = Run(settings, self.corpus(corpus), folder, device=self.device, init_from=weights)
+        run = Run(settings, self.corpus(corpus), folder, device=self.device, init_from=init_from)
         run.resume()
         if not run.has_ended:
             self.drive(run)

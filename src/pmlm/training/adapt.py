@@ -4,7 +4,9 @@ The shape is the checkpoint's; only dropout is the run's own. The uniform prior 
 wanted, the permuted one, so that one set of weights serves both visibilities.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
@@ -21,6 +23,12 @@ def adapted_settings(settings: TrainSettings, config: ModelConfig, *, both: bool
     shape = {f.name: getattr(config, f.name) for f in fields(ModelShape)}
     model = ModelShape(**(shape | {"dropout": settings.model.dropout}))
     return replace(settings, model=model, objective=BOTH if both else settings.objective)
+
+
+def origin_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model that comes of it says of where it began."""
+    seen = about.get("tokens_seen", 0) + about.get("tokens_before", 0)
+    return {"started_from": about.get("name", "another model")} | ({"tokens_before": seen} if seen else {})
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from pmlm.evaluation import Scorer
 from pmlm.lm import LM
 from pmlm.model import LanguageModel, Visibility, build_model
 from pmlm.runtime import generator, training_dtype, tune_allocator
-from pmlm.training.adapt import take_weights
+from pmlm.training.adapt import origin_of, take_weights
 from pmlm.training.distributed import Ranks, spread_model, sum_over_ranks
 from pmlm.training.job import Pretraining
 from pmlm.training.loop import CHECKPOINTS, MODEL, Pace, RunLoop, Saved, differences
@@ -68,9 +68,10 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         *,
         device: torch.device,
         ranks: Ranks | None = None,
-        init_from: LanguageModel | None = None,
+        init_from: LM | None = None,
     ) -> None:
         self.settings, self.corpus = settings, corpus
+        self.origin = {} if init_from is None else origin_of(init_from.about)
         ranks = ranks or Ranks()
         check_heldout(corpus)  # now, and not when the first evaluation is due
         tune_allocator()
@@ -79,7 +80,7 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         config = model_config(settings, corpus.tokenizer)
         model = build_model(config, generator(settings.seed, "init"))
         if init_from is not None:
-            take_weights(model, init_from)
+            take_weights(model, init_from.model)
         model.to(device)
         self.job = Pretraining(
             RowStream(corpus, settings.rows, settings.seed),
@@ -145,6 +146,7 @@ class Run(RunLoop[Evaluation, LanguageModel]):
             "objective": ", ".join(m.objective.kind for m in self.settings.objective.members),
             "tokens_seen": self.job.tokens(),
             "steps": self.trainer.step,
+            **self.origin,
             "heldout_bits_per_byte": round(measured.headline, 4),
         }
         card = f"# {self.settings.name}\n\n{self.settings.about}\n\n```json\n{json.dumps(about, indent=2)}\n```\n"
