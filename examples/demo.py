@@ -3,19 +3,19 @@
 import pmlm
 
 TEMPLATES = [
-    "Tom is a cat and Jerry is a mouse. [MASK:24] Tom and Jerry become good friends in the end.",
-    "Once upon a time there was a [MASK] [MASK] named [MASK]. [MASK:12]",
+    ("Tom is a cat and Jerry is a mouse. [MASK:24] Tom and Jerry become good friends in the end.", "l2r"),
+    ("Once upon a time there was a [MASK] [MASK] named [MASK]. [MASK:12]", "margin"),
 ]
 
 
 def main() -> None:
     lm = pmlm.load()
     print(f"{lm.about['name']}, {lm.model.num_parameters():,} parameters\n")
-    for seed, template in enumerate(TEMPLATES):
-        filled = lm.fill(template, order="margin", seed=seed, top_p=0.9)
+    for seed, (template, order) in enumerate(TEMPLATES):
+        filled = lm.fill(template, order=order, seed=seed, top_p=0.9)
         print(f"template  {template}\nfilled    {filled.text}")
         written = " ".join(f"{step}:{filled.tokens[i].strip()}" for step, i in enumerate(filled.order, start=1))
-        print(f"order     {written}\nnll       {filled.nll:.2f} nats ({filled.visibility}, seed {filled.seed})\n")
+        print(f"{order:9} {written}\nnll       {filled.nll:.2f} nats ({filled.visibility}, seed {filled.seed})\n")
 
 
 if __name__ == "__main__":
