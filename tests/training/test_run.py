@@ -182,6 +182,28 @@ def test_a_run_goes_on_that_was_started_before_a_setting_existed(corpus: Corpus,
     assert make_run(corpus, folder, num_steps=4).resume() == 2
 
 
+def test_settings_are_written_in_one_step_and_damaged_ones_are_named(
+    corpus: Corpus, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(make_run(corpus, folder, num_steps=2).events())
+    before = (folder / "settings.json").read_text()
+
+    def killed(path: Path, text: str, **_options: Any) -> int:
+        path.write_bytes(text.encode()[:10])
+        raise KeyboardInterrupt
+
+    again = make_run(corpus, folder, num_steps=4)
+    again.resume()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            list(again.events())
+    assert (folder / "settings.json").read_text() == before
+    (folder / "settings.json").write_text("")
+    with pytest.raises(CheckpointError, match=r"settings\.json is damaged"):
+        make_run(corpus, folder, num_steps=4).resume()
+
+
 def test_weights_to_start_from_must_fit(corpus: Corpus, folder: Path) -> None:
     other = LM(make_run(corpus, folder, model={"width": 16}).model, corpus.tokenizer, {}, None)
     with pytest.raises(ConfigError, match="do not fit the settings"):

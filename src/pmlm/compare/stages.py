@@ -21,7 +21,7 @@ from pmlm.corpus.prepare import PrepareSettings, prepare, read_ids
 from pmlm.corpus.shards import Corpus, open_corpus
 from pmlm.errors import DataError, TrainingDiverged
 from pmlm.evaluation import Bar, no_bar
-from pmlm.keeping import locked
+from pmlm.keeping import locked, write_text
 from pmlm.lm import LM, load
 from pmlm.nlu.finetuned import load_start
 from pmlm.nlu.glue import load_glue
@@ -96,7 +96,7 @@ class Comparison:
         wikitext = PrepareSettings(split="wikitext", heldout=0.05, min_chars=1)
         self._prepare([self.source(sources.wikitext_train)], "wikitext", wikitext)
         sentences = self.work / "lm1b-train.txt"
-        sentences.write_text("\n".join(self.sentences[0]) + "\n", encoding="utf-8")
+        write_text(sentences, "\n".join(self.sentences[0]) + "\n")
         self._prepare([sentences], "lm1b", PrepareSettings(split="lines", heldout=0.05, min_chars=1))
 
     def _prepare(self, paths: list[Path], name: str, settings: PrepareSettings, drop: list[str] | None = None) -> None:

@@ -18,7 +18,8 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import torch
 from torch import nn
 
-from pmlm.errors import ConfigError, DataError, RunError
+from pmlm.errors import CheckpointError, ConfigError, DataError, RunError
+from pmlm.keeping import write_text
 from pmlm.training.distributed import sum_over_ranks
 from pmlm.training.resume import keep_latest, load_state, save_state, step_folders
 from pmlm.training.trainer import StepReport, Trainer
@@ -184,18 +185,18 @@ class RunLoop(ABC, Generic[M, N]):
 
     def _write_settings(self) -> None:
         if self.ranks.is_main:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                (self.folder / SETTINGS).write_text(json.dumps(self.document(), indent=2) + "\n", encoding="utf-8")
-            except OSError as error:
-                raise RunError(f"cannot write {self.folder / SETTINGS}: {error.strerror}") from None
+            write_text(self.folder / SETTINGS, json.dumps(self.document(), indent=2) + "\n")
 
     def check_settings(self) -> None:
         """A run goes on under its own settings; only how long, how often and how it is split may change."""
         path = self.folder / SETTINGS
         if not path.is_file():
             return
-        changed = self.changed_settings(json.loads(path.read_text(encoding="utf-8")))
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise CheckpointError(f"{path} is damaged: restore it, or give another folder") from None
+        changed = self.changed_settings(saved)
         if changed:
             raise ConfigError(
                 f"{self.folder} was started with other settings ({', '.join(changed)}): "
