@@ -28,7 +28,8 @@ def model_card(lm: LM, document: Mapping[str, Any], notes: str) -> str:
         f"## Settings\n\n{_settings(here, lm.about)}",
         f"## Figures\n\n{story_tables(document['result'])}",
         f"## Weak points that the figures show\n\n{weak_points(document['result'])}",
-        f"## Samples, unpicked: seeds from 0 on\n\n{_samples(document['result'])}",
+        f"## Samples, unpicked: seeds from 0 on\n\n{_written_how(document['result']['settings'])}\n"
+        f"{_samples(document['result'])}",
         origin(document),
     ]
     return "\n".join(parts)
@@ -84,6 +85,11 @@ def _against_gpt(result: Mapping[str, Any]) -> list[str]:
             f"budget {theirs:.3f} ({100 * (ours / theirs - 1):+.1f} %)."
         )
     return lines
+
+
+def _written_how(settings: Mapping[str, Any]) -> str:
+    order = settings["orders"][0]
+    return f"Written along the order `{order}`, temperature {settings['temperature']:g}, top-p {settings['top_p']:g}.\n"
 
 
 def _samples(result: Mapping[str, Any]) -> str:

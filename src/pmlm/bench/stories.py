@@ -56,8 +56,8 @@ class StorySettings:
     """For the accuracy of hidden words."""
     stories: int = 100
     """Free stories before the judge."""
-    orders: tuple[str, ...] = ("random",)
-    """Along which free stories are written."""
+    orders: tuple[str, ...] = ("l2r", "random")
+    """Along which free stories are written; the samples along the first."""
     samples: int = 5
     """Of each kind, from seeds 0, 1, …"""
     temperature: float = 1.0
@@ -212,7 +212,7 @@ class _Study:
         texts = write_texts(lm, templates, options, self.notes, name, progress=self.advance)
         return [text for text in texts if text is not None]
 
-    def _options(self, order: str = "random", visibility: Visibility | None = None) -> FillOptions:
+    def _options(self, order: str, visibility: Visibility | None = None) -> FillOptions:
         return FillOptions(
             order=order, visibility=visibility, temperature=self.settings.temperature, top_p=self.settings.top_p
         )
@@ -252,7 +252,7 @@ class _Study:
         found: dict[str, Any] = {"the held-out story": story.text}
         for name, sources in self._sample_templates(story).items():
             parsed = [parse_template(source) for source in sources]
-            texts = write_texts(self.lm, parsed, self._options(), self.notes, f"sample/{name}")
+            texts = write_texts(self.lm, parsed, self._options(self.settings.orders[0]), self.notes, f"sample/{name}")
             found[name] = [
                 {"seed": seed, "template": source, "text": text or "(no text was found)"}
                 for seed, (source, text) in enumerate(zip(sources, texts, strict=True))

@@ -25,7 +25,7 @@ from pmlm.errors import ConfigError
 
 if TYPE_CHECKING:
     from pmlm.bench.judge import Judge
-    from pmlm.lm import LM
+    from pmlm.lm import LM, FillOptions
 
 TextOption = Annotated[Path, typer.Option("--text", help="Held-out text, plain or .xz.", metavar="FILE")]
 SplitOption = Annotated[str, typer.Option("--split", help="What a document is, as in `pmlm evaluate`.")]
@@ -160,7 +160,9 @@ def stories(
     lengths: Annotated[str, typer.Option("--lengths", help="Slots of a window, by commas.")] = "32,128,256",
     passages: Annotated[int, typer.Option("--passages", help="Passages with hidden words.")] = 200,
     free: Annotated[int, typer.Option("--free", help="Free stories before the judge.")] = 100,
-    order: Annotated[str, typer.Option("--order", help="Of free stories, by commas.")] = "random",
+    order: Annotated[
+        str, typer.Option("--order", help="Of free stories, by commas; of the samples and the sheet the first.")
+    ] = "l2r,random",
     original: Annotated[
         Path | None, typer.Option("--original", help="The model in 32 bits, where MODEL is not.", metavar="DIR")
     ] = None,
@@ -179,7 +181,7 @@ def stories(
     """All figures and samples of a story model, and a sheet for a blind reader beside them."""
     from pmlm.bench.stories import StorySettings, planned, study_stories
     from pmlm.bench.study import model_identity, run_study
-    from pmlm.lm import load
+    from pmlm.lm import FillOptions, load
 
     settings = StorySettings(
         documents=documents, exact_documents=exact, policy_documents=confidence,
@@ -197,7 +199,8 @@ def stories(
     if reading and (out.parent / SHEET).exists():
         talk(f"{out.parent / SHEET} is there already and stays as it is", quiet=quiet)
     elif reading:
-        _write_sheet(lm, texts, reading, out.parent, temperature, top_p, seed)
+        options = FillOptions(order=settings.orders[0], temperature=temperature, top_p=top_p)
+        _write_sheet(lm, texts, reading, out.parent, options, seed)
     with progress_bar("stories", planned(lm, other, settings), quiet=quiet) as advance:
         document = run_study(
             "stories", out, lm, text, asdict(settings), _command(),
@@ -207,17 +210,13 @@ def stories(
     _print(document, out, json=json)
 
 
-def _write_sheet(
-    lm: LM, texts: list[str], count: int, folder: Path, temperature: float, top_p: float, seed: int
-) -> None:
+def _write_sheet(lm: LM, texts: list[str], count: int, folder: Path, options: FillOptions, seed: int) -> None:
     from json import dumps
 
     from pmlm.bench.reading import make_sheet
     from pmlm.bench.study import Notes, provenance
     from pmlm.keeping import write_text
-    from pmlm.lm import FillOptions
 
-    options = FillOptions(order="random", temperature=temperature, top_p=top_p)
     sheet = make_sheet(lm, texts, count, options, Notes(None, {}), seed)
     key = {"provenance": provenance(lm, _command()), "texts": sheet.key}
     write_text(folder / KEY, dumps(key, indent=2, ensure_ascii=False) + "\n")
