@@ -36,7 +36,7 @@ from pmlm.evaluation import Scorer, draw_part
 from pmlm.generation.lengths import choose_lengths
 from pmlm.generation.template import Blank, parse_template
 from pmlm.lm import LM, FillOptions, load
-from pmlm.model import build_model
+from pmlm.model import LanguageModel, build_model
 from pmlm.orders import parse_order
 from pmlm.runtime import generator
 
@@ -374,6 +374,20 @@ def test_the_story_study_holds_what_the_card_needs(story_document: dict, model: 
         for sample in each:  # along the first order
             assert sample["text"] == model.fill(sample["template"], order="l2r", top_p=0.9, seed=sample["seed"]).text
     assert all("Tom is a cat and Jerry is a mouse." in sample["text"] for sample in result["samples"]["Tom and Jerry"])
+
+
+def test_a_model_that_is_also_a_gpt_is_measured_as_one(model: LM) -> None:
+    config = replace(model.model.config, visibilities=("order-causal", "causal"))
+    network = LanguageModel(config)
+    network.load_state_dict(model.model.state_dict())
+    both, steps = LM(network.eval(), model.tokenizer, model.about, None), Counter[str]()
+    settings = replace(SMALL, lengths=(32,), samples=1)
+    result = study_stories(both, None, DOCUMENTS, BYTES, settings, Notes(None, {}), lambda n: steps.update(all=n))
+    assert steps["all"] == stories_planned(both, None, settings)
+    assert set(result["likelihood"]["causal"]["32"]) == {"bound", "l2r"}
+    assert set(result["hidden_words"]) == {"order-causal"}
+    written = {name for name in result["free_stories"]["appraisal"] if not name.startswith("real")}
+    assert written == {"order-causal, l2r", "order-causal, random", "causal, l2r"}
 
 
 def test_the_card_is_made_from_the_document(story_document: dict, model: LM, gpt: LM) -> None:

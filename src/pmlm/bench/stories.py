@@ -99,11 +99,11 @@ def study_stories(
 
 def planned(lm: LM, gpt: LM | None, settings: StorySettings) -> int:
     """How many steps `advance` will be told of."""
-    kinds = len(lm.model.config.visibilities)
-    lengths = len(_lengths(lm, settings))
-    likelihood = kinds * lengths * 4 + (0 if gpt is None else 2 * len(_lengths(gpt, settings)))
-    free = settings.stories * (kinds * len(settings.orders) + (gpt is not None))
-    return likelihood + 2 * kinds + free + 4 + 6
+    kinds = [visibility == "causal" for visibility in lm.model.config.visibilities]
+    likelihood = len(_lengths(lm, settings)) * sum(2 if is_causal else 4 for is_causal in kinds)
+    likelihood += 0 if gpt is None else 2 * len(_lengths(gpt, settings))
+    written = sum(1 if is_causal else len(settings.orders) for is_causal in kinds) + (gpt is not None)
+    return likelihood + 2 * kinds.count(False) + settings.stories * written + 4 + 6
 
 
 def _lengths(lm: LM, settings: StorySettings) -> list[int]:
