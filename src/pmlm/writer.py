@@ -32,7 +32,7 @@ from pmlm.tokenizer import Tokenizer
 from pmlm.words import Flags, WordTable
 
 MOST_ATTEMPTS = 20
-MOST_DRAWS = 5
+MOST_DRAWS = 40
 """Of lengths and places that can be had together."""
 CORNERED = (
     f"no text was found that satisfies all constraints together in {MOST_ATTEMPTS} attempts: ask for less at once"
