@@ -10,7 +10,7 @@ import pytest
 from conftest import STORIES
 from fakes import tiny_config
 from pmlm import load
-from pmlm.errors import DataError, OrderError, TemplateError
+from pmlm.errors import ConfigError, DataError, OrderError, TemplateError
 from pmlm.lm import LM
 from pmlm.model import build_model
 from pmlm.runtime import generator
@@ -109,6 +109,29 @@ def test_bits_per_byte_of_blanks_can_be_checked_from_the_document() -> None:
 def test_an_order_may_be_a_list_of_numbers() -> None:
     score = RANDOM.score("Tom is", order="random", seed=1)
     assert RANDOM.score("Tom is", order=score.order).logp == pytest.approx(score.logp, abs=1e-5)
+
+
+def test_the_best_of_texts_of_several_lengths_is_the_likeliest_per_token() -> None:
+    template = "The [MASK:1-9] fox"
+    each = [RANDOM.fill(template, seed=seed) for seed in range(20, 28)]
+    assert len({len(text.tokens) for text in each}) > 2
+    best = RANDOM.fill(template, seed=20, best_of=8)
+    assert best.mean_logp == pytest.approx(max(math.fsum(text.logp) / len(text.logp) for text in each), abs=1e-4)
+    assert best.nll > min(text.nll for text in each)  # a short text is not kept for its length
+    assert (best.best_of, best.text) == (8, RANDOM.fill(template, seed=best.seed).text)
+
+
+def test_the_best_of_none_and_a_streamer_of_many_are_refused() -> None:
+    with pytest.raises(ConfigError, match="best_of must be at least 1, got 0"):
+        RANDOM.fill("The [MASK:2]", best_of=0)
+
+    class Silent:
+        def put_draft(self, canvas: object, /) -> None: ...
+        def put(self, step: object, /) -> None: ...
+        def end(self) -> None: ...
+
+    with pytest.raises(ConfigError, match="streamer"):
+        RANDOM.fill("The [MASK:2]", best_of=2, streamer=Silent())
 
 
 def test_what_cannot_be_scored_is_refused() -> None:

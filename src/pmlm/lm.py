@@ -34,7 +34,7 @@ from pmlm.model.checkpoint import CARD, Checkpoint, Storage, load_checkpoint, re
 from pmlm.model.graph import GraphModel, check_precision, load_graph, write_graph
 from pmlm.orders import DEFAULT_ORDER, Order, arrange, parse_order
 from pmlm.refining import Method, refine
-from pmlm.results import Filled, Ranked, Refined, Score, Step, Streamer
+from pmlm.results import Filled, Ranked, Refined, Score, Step, Streamer, candidate_seeds, likeliest
 from pmlm.runtime import draw_seed, generator, pick_device
 from pmlm.tokenizer import Tokenizer, load_tokenizer
 from pmlm.words import WordTable, load_words, save_words
@@ -232,13 +232,20 @@ class LM:
         template: str | Template,
         *,
         seed: int | None = None,
+        best_of: int = 1,
         streamer: Streamer | None = None,
         **options: Unpack[FillOptions],
     ) -> Filled:
         """Write what stands in a template's blanks, in any order, around what is given.
 
-        Without a seed one is drawn; the result names it. A streamer is told of every step.
+        Without a seed one is drawn; the result names it. A streamer is told of every step. With `best_of`, so many
+        texts are written at once, from seeds that follow each other, and the likeliest is returned with its own seed.
         """
+        if best_of != 1:
+            if streamer is not None:
+                raise ConfigError("a streamer follows one text while it is written: it does not go with best_of")
+            seeds = candidate_seeds(draw_seed() if seed is None else seed, 1, best_of)
+            return likeliest(self.fill_batch([template] * best_of, seeds=seeds, **options), best_of)[0]
         stream = self.stream(template, seed=seed, **options)
         if streamer is None:
             return stream.finish()

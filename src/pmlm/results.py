@@ -6,9 +6,10 @@ Positions are indices into `tokens`, the content tokens in text order.
 import html
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
+from pmlm.errors import ConfigError
 from pmlm.model import Visibility
 
 
@@ -106,10 +107,17 @@ class Filled:
     """How often the text was begun: anew where constraints had driven it into a corner."""
     wishes: Wishes = Wishes()
     """They hold in a rewriting too."""
+    best_of: int = 1
+    """Of how many texts it is the likeliest."""
 
     @property
     def nll(self) -> float:
         return -math.fsum(self.logp)
+
+    @property
+    def mean_logp(self) -> float:
+        """The model's log-probability per token written: texts of several lengths can be compared by it."""
+        return -self.nll / len(self.order)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -125,6 +133,7 @@ class Filled:
             "passes": self.passes,
             "approximate": list(self.approximate),
             "attempts": self.attempts,
+            "best_of": self.best_of,
         }
 
     def states(self) -> list[list[str | None]]:
@@ -139,6 +148,19 @@ class Filled:
     def _repr_html_(self) -> str:
         """For Jupyter: each written token with its number in the order, the surer the darker."""
         return tokens_html(self.tokens, self.order, self.logp)
+
+
+def candidate_seeds(first: int, texts: int, best_of: int) -> list[int]:
+    """The seeds to write from, where each of `texts` is to be the likeliest of `best_of`: they follow each other."""
+    if best_of < 1:
+        raise ConfigError(f"best_of must be at least 1, got {best_of}")
+    return [first + i for i in range(texts * best_of)]
+
+
+def likeliest(written: Sequence[Filled], best_of: int) -> list[Filled]:
+    """Of each `best_of` texts in a row the one with the highest log-probability per token; its own seed writes it."""
+    groups = [written[i : i + best_of] for i in range(0, len(written), best_of)]
+    return [replace(max(group, key=lambda text: text.mean_logp), best_of=best_of) for group in groups]
 
 
 def filled_document(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from pmlm.bench.material import (
     hide_words,
     read_units,
     template_of,
+    write_texts,
 )
 from pmlm.bench.orders import REAL, OrderSettings, planned, study_orders
 from pmlm.bench.plots import draw_study
@@ -330,6 +331,7 @@ SMALL = StorySettings(
     stories=2,
     samples=2,
     orders=("l2r", "random"),
+    best_of=3,
 )
 
 
@@ -364,7 +366,7 @@ def test_the_story_study_holds_what_the_card_needs(story_document: dict, model: 
     assert set(result["hidden_words"]["order-causal"]) == {"0.15", "0.5"}
     appraisal = result["free_stories"]["appraisal"]
     written = {f"{visibility}, {order}" for visibility in result["likelihood"] for order in ("l2r", "random")}
-    assert set(appraisal) == {"real", "real, words shuffled", *written, "GPT"}
+    assert set(appraisal) == {"real", "real, words shuffled", *written, "order-causal, l2r, best of 3", "GPT"}
     assert appraisal["real, words shuffled"]["distinct_1"] == appraisal["real"]["distinct_1"]
     assert result["storage"]["cost"]["float32"] == 0
     for name, each in result["samples"].items():
@@ -387,7 +389,7 @@ def test_a_model_that_is_also_a_gpt_is_measured_as_one(model: LM) -> None:
     assert set(result["likelihood"]["causal"]["32"]) == {"bound", "l2r"}
     assert set(result["hidden_words"]) == {"order-causal"}
     written = {name for name in result["free_stories"]["appraisal"] if not name.startswith("real")}
-    assert written == {"order-causal, l2r", "order-causal, random", "causal, l2r"}
+    assert written == {"order-causal, l2r", "order-causal, random", "causal, l2r", "order-causal, l2r, best of 3"}
 
 
 def test_the_card_is_made_from_the_document(story_document: dict, model: LM, gpt: LM) -> None:
@@ -478,6 +480,19 @@ def test_pages_and_pictures_are_made_from_the_document(story_document: dict, tmp
     assert (tmp_path / "s.png").stat().st_size > 5000
     with pytest.raises(DataError, match="unknown study"):
         render(story_document | {"study": "nothing"})
+
+
+def test_texts_of_a_study_may_each_be_the_likeliest_of_several(model: LM) -> None:
+    templates = [parse_template(source) for source in ("The [MASK:4].", "[MASK:5] ran.", "A ___ fox.")]
+    found = write_texts(model, templates, FillOptions(), Notes(None, {}), "x", first_seed=7, best_of=3, chunk=2)
+    own = [model.fill(template, seed=7 + 3 * i, best_of=3).text for i, template in enumerate(templates)]
+    assert found == own
+    assert found != write_texts(model, templates, FillOptions(), Notes(None, {}), "x", first_seed=7, chunk=2)
+    sheet = make_sheet(model, DOCUMENTS, 4, FillOptions(), Notes(None, {}), seed=1, best_of=2)
+    for entry in sheet.key:
+        if entry["source"] == "model":
+            best = model.fill(entry["template"], seed=entry["seed"], best_of=entry["best_of"])
+            assert " ".join(best.text.split()) == entry["text"]
 
 
 def test_the_reading_sheet_is_balanced_and_blind(model: LM) -> None:

@@ -59,6 +59,22 @@ def test_several_come_from_following_seeds(capsys: Capture) -> None:
     assert results[1]["text"] == alone["text"]
 
 
+def test_the_best_of_several_is_the_likeliest_and_its_own_seed_writes_it(capsys: Capture) -> None:
+    every = json.loads(ok(capsys, "generate", TEMPLATE, "-n", "6", "--seed", "5", "--json"))["results"]
+    best = [min(group, key=lambda r: r["nll"]) for group in (every[:3], every[3:])]
+    chosen = ["generate", TEMPLATE, "-n", "2", "--best-of", "3", "--seed", "5"]
+    results = json.loads(ok(capsys, *chosen, "--json"))["results"]
+    assert results == [{**r, "best_of": 3} for r in best]
+    assert run(chosen) == 0
+    said = capsys.readouterr()
+    assert said.out == "".join(r["text"] + "\n" for r in best)
+    assert (
+        said.err == f"seed {best[0]['seed']}, {best[1]['seed']}, the likeliest of 3 each from seed 5 on, order-causal\n"
+    )
+    assert ok(capsys, "generate", TEMPLATE, "--seed", str(best[1]["seed"])) == best[1]["text"] + "\n"
+    assert "--best-of must be at least 1" in refused(capsys, "generate", TEMPLATE, "--best-of", "0")
+
+
 def test_the_trace_shows_every_state(capsys: Capture) -> None:
     lines = ok(capsys, "generate", "Tom is [MASK:4]", "--trace", "--seed", "1").splitlines()
     assert len(lines) == 6

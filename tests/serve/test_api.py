@@ -29,6 +29,7 @@ ROUTES = [
          ["A [MASK:3] b", "--seed", "5", "--order", "3,1,2", "--any-pieces", "--top-p", "0.9", "--top-k", "9", "--min-p", "0.01"]),
         ({"template": "The [MASK:3].", "seed": 5, "written": [[2, " dog"]], "repetition_penalty": 1.2},
          ["The [MASK:3].", "--seed", "5", "--written", '[[2, " dog"]]', "--repetition-penalty", "1.2"]),
+        ({"template": TEMPLATE, "seed": 3, "n": 2, "best_of": 3}, [TEMPLATE, "--seed", "3", "-n", "2", "--best-of", "3"]),
     ],
 )  # fmt: skip
 def test_generate_answers_what_the_command_line_prints(
@@ -124,6 +125,8 @@ LINES = [
     ({}, "generate", "ConfigError: there is no template"),
     ({"template": "[MASK]", "n": 0}, "generate", "ConfigError: n must be at least 1, got 0"),
     ({"template": "[MASK]", "n": 17}, "generate", "LimitError: 17 texts were asked for"),
+    ({"template": "[MASK]", "n": 2, "best_of": 9}, "generate", "LimitError: 18 texts were asked for"),
+    ({"template": "[MASK]", "best_of": 0}, "generate", "ConfigError: best_of must be at least 1, got 0"),
     ({"template": "___ " * 65}, "generate", "LimitError: the template has 65 blanks"),
     ({"template": "[MASK]", "bogus": 1}, "generate", "RequestError: bogus: Extra inputs"),
     ({"template": "[MASK]", "seed": False}, "generate", "RequestError: seed: Input should be a valid integer"),

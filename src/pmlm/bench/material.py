@@ -16,6 +16,7 @@ from pmlm.corpus.framing import Row, windows
 from pmlm.errors import ConstraintError, DataError
 from pmlm.generation.template import Blank, Given, Segment, Template
 from pmlm.lm import LM, FillOptions
+from pmlm.results import candidate_seeds, likeliest
 from pmlm.runtime import generator
 from pmlm.tokenizer import Piece, Tokenizer
 
@@ -198,24 +199,32 @@ def write_texts(
     name: str,
     *,
     first_seed: int = 0,
+    best_of: int = 1,
     chunk: int = 8,
     progress: Callable[[int], None] = lambda _done: None,
 ) -> list[str | None]:
-    """What the model writes into each template, from seeds that count up; None where it found no text at all."""
+    """What the model writes into each template, from seeds that count up; None where it found no text at all.
+
+    `best_of`: each is the likeliest of so many.
+    """
     texts: list[str | None] = []
     for start in range(0, len(templates), chunk):
         part = templates[start : start + chunk]
-        seeds = [first_seed + start + k for k in range(len(part))]
-        texts += notes.get(f"{name}/{start}", _write, lm, part, seeds, options)
+        seeds = candidate_seeds(first_seed + start * best_of, len(part), best_of)
+        texts += notes.get(f"{name}/{start}", _write, lm, part, seeds, options, best_of)
         progress(len(part))
     return texts
 
 
-def _write(lm: LM, templates: Sequence[Template], seeds: Sequence[int], options: FillOptions) -> list[str | None]:
+def _write(
+    lm: LM, templates: Sequence[Template], seeds: Sequence[int], options: FillOptions, best_of: int
+) -> list[str | None]:
     try:
-        return [filled.text for filled in lm.fill_batch(templates, seeds=seeds, **options)]
+        each = [template for template in templates for _ in range(best_of)]
+        return [filled.text for filled in likeliest(lm.fill_batch(each, seeds=seeds, **options), best_of)]
     except ConstraintError:
         if len(templates) == 1:
             return [None]
-        pairs = zip(templates, seeds, strict=True)
-        return [text for template, seed in pairs for text in _write(lm, [template], [seed], options)]
+        own = [seeds[i : i + best_of] for i in range(0, len(seeds), best_of)]
+        pairs = zip(templates, own, strict=True)
+        return [text for template, some in pairs for text in _write(lm, [template], some, options, best_of)]

@@ -36,12 +36,14 @@ class Sheet:
     """Where each text comes from."""
 
 
-def make_sheet(lm: LM, documents: Sequence[str], count: int, options: FillOptions, notes: Notes, seed: int) -> Sheet:
-    """`count` texts of the model and as many real ones."""
+def make_sheet(
+    lm: LM, documents: Sequence[str], count: int, options: FillOptions, notes: Notes, seed: int, best_of: int = 1
+) -> Sheet:
+    """`count` texts of the model, each the likeliest of `best_of`, and as many real ones."""
     passages = _passages(documents, lm, 2 * count, seed)
     blanks = [_template(p, KINDS[(i // 2) % len(KINDS)], seed, i) for i, p in enumerate(passages)]
     ours = list(range(0, 2 * count, 2))
-    written = write_texts(lm, [blanks[i] for i in ours], options, notes, "reading", first_seed=seed)
+    written = write_texts(lm, [blanks[i] for i in ours], options, notes, "reading", first_seed=seed, best_of=best_of)
     text_of = dict(zip(ours, written, strict=True))
     entries = [
         {
@@ -50,7 +52,7 @@ def make_sheet(lm: LM, documents: Sequence[str], count: int, options: FillOption
             "document": passage.document,
             "template": template_source(blank),
             "text": _one_paragraph(text_of.get(i, passage.text) or "(no text was found)"),
-            **({"seed": seed + ours.index(i)} if i in text_of else {}),
+            **({"seed": seed + ours.index(i) * best_of, "best_of": best_of} if i in text_of else {}),
         }
         for i, (passage, blank) in enumerate(zip(passages, blanks, strict=True))
     ]

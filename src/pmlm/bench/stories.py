@@ -58,6 +58,8 @@ class StorySettings:
     """Free stories before the judge."""
     orders: tuple[str, ...] = ("l2r", "random")
     """Along which free stories are written; the samples along the first."""
+    best_of: int = 8
+    """Along the first of them free stories are also written as the likeliest of so many; 1: not."""
     samples: int = 5
     """Of each kind, from seeds 0, 1, …"""
     temperature: float = 1.0
@@ -65,7 +67,8 @@ class StorySettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("documents", "exact_documents", "policy_documents", "word_passages", "stories", "samples"):
+        counts = ("documents", "exact_documents", "policy_documents", "word_passages", "stories", "samples", "best_of")
+        for name in counts:
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
         if not self.lengths or min(self.lengths) < 4:
@@ -103,6 +106,7 @@ def planned(lm: LM, gpt: LM | None, settings: StorySettings) -> int:
     likelihood = len(_lengths(lm, settings)) * sum(2 if is_causal else 4 for is_causal in kinds)
     likelihood += 0 if gpt is None else 2 * len(_lengths(gpt, settings))
     written = sum(1 if is_causal else len(settings.orders) for is_causal in kinds) + (gpt is not None)
+    written += settings.best_of > 1
     return likelihood + 2 * kinds.count(False) + settings.stories * written + 4 + 6
 
 
@@ -194,6 +198,10 @@ class _Study:
         for visibility in self.lm.model.config.visibilities:
             for order in self.settings.orders if visibility != "causal" else ("l2r",):
                 texts[f"{visibility}, {order}"] = self._stories(self.lm, templates, visibility, order)
+        if (best_of := self.settings.best_of) > 1:
+            visibility, order = self.lm.model.config.visibilities[0], self.settings.orders[0]
+            name = f"{visibility}, {order}, best of {best_of}"
+            texts[name] = self._stories(self.lm, templates, visibility, order, best_of)
         if gpt is not None:
             room = gpt.model.config.max_length - 2
             sizes = [min(len(gpt.tokenizer.encode(text)), room) for text in real]
@@ -206,10 +214,12 @@ class _Study:
             },
         }
 
-    def _stories(self, lm: LM, templates: Sequence[Template], visibility: Visibility, order: str) -> list[str]:
-        name = f"free/{lm.about.get('name', 'model')}/{visibility}/{order}"
+    def _stories(
+        self, lm: LM, templates: Sequence[Template], visibility: Visibility, order: str, best_of: int = 1
+    ) -> list[str]:
+        name = f"free/{lm.about.get('name', 'model')}/{visibility}/{order}/{best_of}"
         options = self._options(order, visibility)
-        texts = write_texts(lm, templates, options, self.notes, name, progress=self.advance)
+        texts = write_texts(lm, templates, options, self.notes, name, best_of=best_of, progress=self.advance)
         return [text for text in texts if text is not None]
 
     def _options(self, order: str, visibility: Visibility | None = None) -> FillOptions:

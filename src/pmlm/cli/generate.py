@@ -39,6 +39,7 @@ class Asked:
     words: str | None
     length: int | None
     num: int
+    best_of: int
     seed: int | None
     options: FillOptions
     refine: str | None
@@ -69,6 +70,9 @@ def generate(
         int | None, typer.Option("--length", help="Tokens: of the canvas for --words, of a line for --acrostic.")
     ] = None,
     num: Annotated[int, typer.Option("-n", "--num", help="How many, from seeds that follow each other.")] = 1,
+    best_of: Annotated[
+        int, typer.Option("--best-of", help="For each text, write so many and keep the likeliest.", metavar="N")
+    ] = 1,
     order: Annotated[
         str,
         typer.Option("--order", help="l2r, r2l, random, nearest, confidence, margin, entropy, or positions: 2,0,1"),
@@ -140,6 +144,8 @@ def generate(
     """Write what stands in TEMPLATE's blanks, in any order, around what is given."""
     if num < 1:
         raise ConfigError(f"--num must be at least 1, got {num}")
+    if best_of < 1:
+        raise ConfigError(f"--best-of must be at least 1, got {best_of}")
     if json and (jsonl or interactive):
         raise ConfigError("--json prints one document: it goes neither with --jsonl nor with --interactive")
     if trace and (json or jsonl):
@@ -180,7 +186,7 @@ def generate(
         "written": _read_written(written),
     }
     source = _source(template, acrostic, length) if words is None and not interactive else None
-    asked = Asked(source, words, length, num, seed, options, refine, passes, trace, json, jsonl, quiet)
+    asked = Asked(source, words, length, num, best_of, seed, options, refine, passes, trace, json, jsonl, quiet)
     lm = load(model, device=device, engine=engine)
     if interactive:
         _converse(lm, asked)
@@ -212,12 +218,12 @@ def _read_written(written: str | None) -> list[tuple[int, str]]:
 
 
 def _answer(lm: LM, asked: Asked) -> None:
-    from pmlm.results import filled_document
+    from pmlm.results import candidate_seeds, filled_document, likeliest
     from pmlm.runtime import draw_seed
 
     first = draw_seed() if asked.seed is None else asked.seed
-    seeds = [first + i for i in range(asked.num)]
-    results = _write(lm, asked, _templates(lm, asked, seeds), seeds)
+    seeds = candidate_seeds(first, asked.num, asked.best_of)
+    results = likeliest(_write(lm, asked, _templates(lm, asked, seeds), seeds), asked.best_of)
     refined = [_refine(lm, asked, result) for result in results]
     documents = [result.to_dict() | more for result, more in zip(results, refined, strict=True)]
     if asked.json:
@@ -235,7 +241,15 @@ def _answer(lm: LM, asked: Asked) -> None:
             if more:
                 before, after = more["refined"]["nll_before"], more["refined"]["nll_after"]
                 typer.echo(f"rewritten: nll {before:.2f} -> {after:.2f}", err=True)
-        typer.echo(f"seed {first}, {results[0].visibility}{_shortcuts(results)}{_begun(results)}", err=True)
+        typer.echo(f"{_seeds(first, results)}, {results[0].visibility}{_shortcuts(results)}{_begun(results)}", err=True)
+
+
+def _seeds(first: int, results: list[Filled]) -> str:
+    """The first seed; where texts were chosen, those that write them alone."""
+    if (best_of := results[0].best_of) == 1:
+        return f"seed {first}"
+    kept = ", ".join(str(result.seed) for result in results)
+    return f"seed {kept}, the likeliest of {best_of}{' each' * (len(results) > 1)} from seed {first} on"
 
 
 def _shortcuts(results: list[Filled]) -> str:

@@ -168,6 +168,9 @@ def stories(
     ] = None,
     reading: Annotated[int, typer.Option("--reading", help="Texts of each side on the reading sheet; 0: none.")] = 20,
     samples: Annotated[int, typer.Option("--samples", help="Of each kind, from seed 0 on.")] = 5,
+    best_of: Annotated[
+        int, typer.Option("--best-of", help="Free stories also as the likeliest of so many, and so the sheet's texts.")
+    ] = 8,
     temperature: TemperatureOption = 1.0,
     top_p: TopPOption = 0.9,
     judge: JudgeOption = None,
@@ -186,7 +189,8 @@ def stories(
     settings = StorySettings(
         documents=documents, exact_documents=exact, policy_documents=confidence,
         lengths=tuple(_numbers("--lengths", lengths)), word_passages=passages, stories=free,
-        orders=tuple(order.split(",")), samples=samples, temperature=temperature, top_p=top_p, seed=seed,
+        orders=tuple(order.split(",")), best_of=best_of, samples=samples, temperature=temperature, top_p=top_p,
+        seed=seed,
     )  # fmt: skip
     lm, texts = _load(model, device, text, split)
     other = None if gpt is None else load(gpt, device=device)
@@ -200,7 +204,7 @@ def stories(
         talk(f"{out.parent / SHEET} is there already and stays as it is", quiet=quiet)
     elif reading:
         options = FillOptions(order=settings.orders[0], temperature=temperature, top_p=top_p)
-        _write_sheet(lm, texts, reading, out.parent, options, seed)
+        _write_sheet(lm, texts, reading, out.parent, options, seed, best_of)
     with progress_bar("stories", planned(lm, other, settings), quiet=quiet) as advance:
         document = run_study(
             "stories", out, lm, text, asdict(settings), _command(),
@@ -210,14 +214,16 @@ def stories(
     _print(document, out, json=json)
 
 
-def _write_sheet(lm: LM, texts: list[str], count: int, folder: Path, options: FillOptions, seed: int) -> None:
+def _write_sheet(
+    lm: LM, texts: list[str], count: int, folder: Path, options: FillOptions, seed: int, best_of: int
+) -> None:
     from json import dumps
 
     from pmlm.bench.reading import make_sheet
     from pmlm.bench.study import Notes, provenance
     from pmlm.keeping import write_text
 
-    sheet = make_sheet(lm, texts, count, options, Notes(None, {}), seed)
+    sheet = make_sheet(lm, texts, count, options, Notes(None, {}), seed, best_of)
     key = {"provenance": provenance(lm, _command()), "texts": sheet.key}
     write_text(folder / KEY, dumps(key, indent=2, ensure_ascii=False) + "\n")
     write_text(folder / SHEET, sheet.page)

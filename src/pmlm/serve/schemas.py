@@ -101,6 +101,7 @@ class GenerateRequest(_Asked):
     words: Annotated[Text | None, Field(description="Instead: words to scatter, in order, over `length`.")] = None
     length: Annotated[int | None, Field(description="Tokens of the canvas for `words`.")] = None
     n: Annotated[int, Field(description="How many texts, from seeds that follow each other.")] = 1
+    best_of: Annotated[int, Field(description="For each text, write so many and keep the likeliest.")] = 1
     seed: Annotated[Seed | None, Field(description="Without it one is drawn, and said.")] = None
 
 
@@ -186,6 +187,7 @@ class FilledText(BaseModel):
         Field(description="Shortcuts for whose sake the text does not follow the model's own distribution."),
     ]
     attempts: Annotated[int, Field(description="How often the text was begun: anew where constraints left no way.")]
+    best_of: Annotated[int, Field(description="Of how many texts it is the likeliest.")]
 
 
 class FilledTexts(BaseModel):

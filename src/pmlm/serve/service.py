@@ -15,7 +15,7 @@ from pmlm.generation.engine import Job
 from pmlm.generation.template import parse_template, template_source, with_lengths
 from pmlm.lm import LM, default_model_folder
 from pmlm.nlu.finetuned import ANSWER, CLASSIFY, Answered, Classified, Finetuned
-from pmlm.results import filled_document
+from pmlm.results import candidate_seeds, filled_document, likeliest
 from pmlm.runtime import draw_seed
 from pmlm.serve.limits import Busy, LimitError, Limits, TooSlow, UnknownModel, WrongModel
 from pmlm.serve.metrics import Metrics
@@ -209,7 +209,7 @@ class Writing:
         self.service, self.lm, self.asked = service, service.lm(asked.model, "/v1/generate"), asked
         _check_asked(asked, service.limits)
         first = draw_seed() if asked.seed is None else asked.seed
-        self.seeds = [first + i for i in range(asked.n)]
+        self.seeds = candidate_seeds(first, asked.n, asked.best_of)
         self.settings = self.lm.settings(asked.options())
         self.begin, self.has_begun = time.perf_counter(), False
         self.templates: list[str] = []
@@ -235,7 +235,7 @@ class Writing:
             return [self.lm.scatter(asked.words, asked.length, seed=seed) for seed in self.seeds]
         assert asked.template is not None
         self.service.check_template(asked.template)
-        return [asked.template] * asked.n
+        return [asked.template] * len(self.seeds)
 
     async def events(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """`draft`, then a `step` for every token and a `restart` where one text is begun anew; names and data."""
@@ -273,12 +273,11 @@ class Writing:
     def document(self) -> dict[str, Any]:
         """As `pmlm generate --json` prints it."""
         each = zip(self.canvases, self.reveals, self.seeds, self.attempts, strict=True)
-        return filled_document(
-            [
-                self.lm.writer.result(canvas, reveals, seed, self.settings, attempts).to_dict()
-                for canvas, reveals, seed, attempts in each
-            ]
-        )
+        written = [
+            self.lm.writer.result(canvas, reveals, seed, self.settings, attempts)
+            for canvas, reveals, seed, attempts in each
+        ]
+        return filled_document([result.to_dict() for result in likeliest(written, self.asked.best_of)])
 
 
 def _documents(said: Sequence[Classified] | Sequence[Answered], *, is_batch: bool) -> dict[str, Any]:
@@ -290,8 +289,8 @@ def _documents(said: Sequence[Classified] | Sequence[Answered], *, is_batch: boo
 def _check_asked(asked: GenerateRequest, limits: Limits) -> None:
     if asked.n < 1:
         raise ConfigError(f"n must be at least 1, got {asked.n}")
-    if asked.n > limits.samples:
-        raise LimitError(f"{asked.n} texts were asked for; this server writes at most {limits.samples} at once")
+    if (texts := asked.n * asked.best_of) > limits.samples:
+        raise LimitError(f"{texts} texts were asked for; this server writes at most {limits.samples} at once")
     if (asked.words is None) != (asked.length is None):
         raise ConfigError("words and length go together")
     if (asked.words is None) == (asked.template is None):
