@@ -14,7 +14,7 @@ LAYERS = [
     {"errors", "config", "runtime", "detokenize", "keeping"},
     {"tokenizer", "words", "batch", "model", "masking", "orders", "visibility"},
     {"objectives", "likelihood", "generation", "corpus"},
-    {"evaluation", "results", "writer", "refining", "lm"},
+    {"evaluation", "results", "writer", "options", "refining", "lm"},
     {"interop"},
     {"training", "hf"},
     {"nlu"},

@@ -6,18 +6,15 @@ The thin edge between text and the core, which knows ids alone.
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from pmlm.corpus.framing import Row, frame, row_batch
 from pmlm.errors import ConfigError, ConstraintError, DataError, OrderError, RunError, TemplateError
 from pmlm.generation.decode import Reveal
 from pmlm.generation.layouts import scatter
-from pmlm.generation.parallel import parse_parallel
-from pmlm.generation.sampling import Sampling
 from pmlm.generation.speed import Speed
 from pmlm.generation.template import (
     FilledPart,
@@ -32,7 +29,8 @@ from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp
 from pmlm.model import LanguageModel, TaskModel, Visibility
 from pmlm.model.checkpoint import CARD, Checkpoint, Storage, load_checkpoint, read_config, save_checkpoint
 from pmlm.model.graph import GraphModel, check_precision, load_graph, write_graph
-from pmlm.orders import DEFAULT_ORDER, Order, arrange, parse_order
+from pmlm.options import FillOptions, to_order, write_settings
+from pmlm.orders import Order, arrange
 from pmlm.refining import Method, refine
 from pmlm.results import Filled, Ranked, Refined, Score, Step, Streamer, candidate_seeds, likeliest
 from pmlm.runtime import draw_seed, generator, pick_device
@@ -41,43 +39,6 @@ from pmlm.words import WordTable, load_words, save_words
 from pmlm.writer import CORNERED, MOST_ATTEMPTS, NO_BLANK, Writer, WriteSettings, check_text
 
 ENGINES = ("torch", "onnx")
-
-
-class FillOptions(TypedDict, total=False):
-    """How to write; see `pmlm generate --help`."""
-
-    order: str | Sequence[int] | Order
-    visibility: str | None
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float
-    parallel: str | None
-    """Several tokens a pass: confidence:0.9, entropy:0.5 or count:4. Approximate."""
-    approximate_cache: int | None
-    """Bidirectional: keys and values are kept, and made anew every so many passes. Approximate."""
-    speculative: int | None
-    """Order-causal, along an order known beforehand: draft so many tokens and verify them. Exact in distribution."""
-    whole_words: bool
-    """No word is left half-written (the default, for models that come with a table of words)."""
-    ban: str | Sequence[str]
-    """Words that must not be written."""
-    must: str | Sequence[str]
-    """Words that must appear; the model chooses where."""
-    num_words: int | None
-    """How many words the whole text has."""
-    num_tokens: int | None
-    """How many tokens the whole text has, what is given included: for templates that leave a length open."""
-    written: Sequence[tuple[int, str]]
-    """Positions and tokens that come first, in this order: the text goes on from there."""
-
-
-def _listed(words: str | Sequence[str]) -> tuple[str, ...]:
-    return (words,) if isinstance(words, str) else tuple(words)
-
-
-_SAMPLING = tuple(f.name for f in fields(Sampling))
 
 
 class Stream:
@@ -344,27 +305,7 @@ class LM:
         return self.writer.candidates(template, seed, settings, position=position, count=count)
 
     def settings(self, options: FillOptions) -> WriteSettings:
-        """The options as the writer takes them; what is not given is as the library has it."""
-        known = FillOptions.__annotations__
-        if unknown := sorted(options.keys() - known.keys()):
-            raise TypeError(f"unknown option {unknown[0]!r}. Known: {', '.join(known)}.")
-        drawn = {name: options[name] for name in _SAMPLING if name in options}  # type: ignore[literal-required]
-        return WriteSettings(
-            order=to_order(options.get("order", DEFAULT_ORDER)),
-            visibility=check_visibility(options.get("visibility"), self.model.config),
-            sampling=Sampling(**drawn),
-            speed=Speed(
-                parallel=None if (bound := options.get("parallel")) is None else parse_parallel(bound),
-                approximate_cache=options.get("approximate_cache"),
-                speculative=options.get("speculative"),
-            ),
-            whole_words=options.get("whole_words", True),
-            ban=_listed(options.get("ban", ())),
-            must=_listed(options.get("must", ())),
-            num_words=options.get("num_words"),
-            num_tokens=options.get("num_tokens"),
-            written=tuple((position, token) for position, token in options.get("written", ())),
-        )
+        return write_settings(options, self.model.config)
 
     def describe(self) -> dict[str, Any]:
         """What it is, in plain data."""
@@ -461,13 +402,6 @@ def describe(
         "visibilities": list(config.visibilities),
         "vocabulary": {"size": tokenizer.vocab_size, "kind": tokenizer.kind},
     }
-
-
-def to_order(order: str | Sequence[int] | Order) -> Order:
-    """An order by name, as a list of positions, or as it is."""
-    if isinstance(order, Order):
-        return order
-    return parse_order(order if isinstance(order, str) else ",".join(map(str, order)))
 
 
 def packaged_model_folder() -> Path:

@@ -36,8 +36,9 @@ from pmlm.errors import ConfigError, DataError
 from pmlm.evaluation import Scorer, draw_part
 from pmlm.generation.lengths import choose_lengths
 from pmlm.generation.template import Blank, parse_template
-from pmlm.lm import LM, FillOptions, load
+from pmlm.lm import LM, load
 from pmlm.model import LanguageModel, build_model
+from pmlm.options import FillOptions
 from pmlm.orders import parse_order
 from pmlm.runtime import generator
 

@@ -11,8 +11,9 @@ from pmlm.errors import ConstraintError
 from pmlm.generation.canvas import Canvas
 from pmlm.generation.decode import Reveal
 from pmlm.generation.engine import Engine, Event, Line, Pool
-from pmlm.lm import LM, FillOptions
+from pmlm.lm import LM
 from pmlm.model import build_model
+from pmlm.options import FillOptions
 from pmlm.results import Filled
 from pmlm.runtime import generator
 from pmlm.tokenizer import Tokenizer

@@ -12,8 +12,9 @@ from pmlm.generation.engine import Engine
 from pmlm.generation.parallel import Parallel, parse_parallel
 from pmlm.generation.sampling import Sampling
 from pmlm.generation.steppers import Recompute, StaleCached, State, make_stepper
-from pmlm.lm import LM, FillOptions
+from pmlm.lm import LM
 from pmlm.model import Slots
+from pmlm.options import FillOptions
 from pmlm.orders import parse_order
 from pmlm.runtime import generator
 

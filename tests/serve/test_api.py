@@ -7,7 +7,8 @@ import pytest
 from serve_helpers import Served, close, events, printed, serving
 
 from pmlm.cli import run
-from pmlm.lm import LM, FillOptions
+from pmlm.lm import LM
+from pmlm.options import FillOptions
 from pmlm.serve.limits import Limits
 from pmlm.serve.schemas import Options
 

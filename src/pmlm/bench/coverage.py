@@ -19,7 +19,8 @@ from pmlm.bench.study import Advance, Notes
 from pmlm.errors import ConfigError, ConstraintError, DataError
 from pmlm.generation.template import Blank, Template
 from pmlm.likelihood import check_visibility
-from pmlm.lm import LM, FillOptions
+from pmlm.lm import LM
+from pmlm.options import FillOptions
 from pmlm.runtime import generator
 
 

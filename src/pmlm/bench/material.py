@@ -15,7 +15,8 @@ from pmlm.bench.study import Notes
 from pmlm.corpus.framing import Row, windows
 from pmlm.errors import ConstraintError, DataError
 from pmlm.generation.template import Blank, Given, Segment, Template
-from pmlm.lm import LM, FillOptions
+from pmlm.lm import LM
+from pmlm.options import FillOptions
 from pmlm.results import candidate_seeds, likeliest
 from pmlm.runtime import generator
 from pmlm.tokenizer import Piece, Tokenizer

@@ -29,7 +29,8 @@ from pmlm.corpus.framing import Row, frame
 from pmlm.errors import ConfigError
 from pmlm.evaluation import Scorer, draw_part
 from pmlm.likelihood import check_order, check_visibility
-from pmlm.lm import LM, FillOptions
+from pmlm.lm import LM
+from pmlm.options import FillOptions
 from pmlm.orders import NAMED_ORDERS, parse_order
 from pmlm.runtime import generator
 

@@ -18,7 +18,8 @@ import torch
 
 from pmlm.corpus.framing import frame, row_batch
 from pmlm.likelihood import bound_nll
-from pmlm.lm import LM, FillOptions, load
+from pmlm.lm import LM, load
+from pmlm.options import FillOptions
 from pmlm.results import Filled
 from pmlm.runtime import RowRandom
 

@@ -22,7 +22,8 @@ from pmlm.errors import DataError
 from pmlm.evaluation import ratio_stderr
 from pmlm.generation.template import Template, template_source
 from pmlm.keeping import markdown_table
-from pmlm.lm import LM, FillOptions
+from pmlm.lm import LM
+from pmlm.options import FillOptions
 from pmlm.runtime import generator
 
 KINDS = ("15 %", "50 %", "85 %", "between two sentences")

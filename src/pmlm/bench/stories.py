@@ -31,9 +31,10 @@ from pmlm.errors import ConfigError
 from pmlm.evaluation import Scorer
 from pmlm.generation.template import Template, parse_template, template_source
 from pmlm.likelihood import hidden_logp
-from pmlm.lm import LM, FillOptions
+from pmlm.lm import LM
 from pmlm.model import LanguageModel, Slots, Visibility
 from pmlm.model.checkpoint import read_config
+from pmlm.options import FillOptions
 from pmlm.orders import parse_order
 from pmlm.runtime import generator
 

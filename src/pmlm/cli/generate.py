@@ -25,7 +25,8 @@ from pmlm.errors import ConfigError, PmlmError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pmlm.lm import LM, FillOptions
+    from pmlm.lm import LM
+    from pmlm.options import FillOptions
     from pmlm.results import Filled
 
 _PROMPT = "template> "

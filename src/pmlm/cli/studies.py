@@ -25,7 +25,8 @@ from pmlm.errors import ConfigError
 
 if TYPE_CHECKING:
     from pmlm.bench.judge import Judge
-    from pmlm.lm import LM, FillOptions
+    from pmlm.lm import LM
+    from pmlm.options import FillOptions
 
 TextOption = Annotated[Path, typer.Option("--text", help="Held-out text, plain or .xz.", metavar="FILE")]
 SplitOption = Annotated[str, typer.Option("--split", help="What a document is, as in `pmlm evaluate`.")]
@@ -184,7 +185,8 @@ def stories(
     """All figures and samples of a story model, and a sheet for a blind reader beside them."""
     from pmlm.bench.stories import StorySettings, planned, study_stories
     from pmlm.bench.study import model_identity, run_study
-    from pmlm.lm import FillOptions, load
+    from pmlm.lm import load
+    from pmlm.options import FillOptions
 
     settings = StorySettings(
         documents=documents, exact_documents=exact, policy_documents=confidence,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, create_model
 
-from pmlm.lm import FillOptions
+from pmlm.options import FillOptions
 from pmlm.orders import Order
 from pmlm.serve.limits import (
     MOST_CHARACTERS,
