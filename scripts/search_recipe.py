@@ -68,6 +68,7 @@ ARMS: dict[str, dict[str, Any]] = {
     # heads that begin by looking at a neighbour
     "u-pmlm-token-mean-near": {"members": [PMLM_MEAN], "set": NEAR},
     "u-pmlm-relative-token-mean-near": {"members": [PMLM_MEAN], "set": [*RELATIVE, *NEAR]},
+    "u-pmlm-absolute-token-mean-near": {"members": [PMLM_MEAN], "set": ["model.positions=absolute", *NEAR]},
     "mix-given-85-50-token-mean-near": {"members": mix((GIVEN, 0.85, 0.5), (PMLM_MEAN, 0.15, 0.5)), "set": NEAR},
     "aplm-near": {"members": [APLM], "set": NEAR},
     # the finalists

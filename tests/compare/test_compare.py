@@ -54,11 +54,6 @@ def test_models_of_a_scale_differ_in_objective_and_positions_alone(scale: str) -
     for name in settings.models:
         run = arm_settings(settings, name, 1)
         more = {"num_steps"} if ARMS[name].work_of else set()
-        if (
-            run.model.positions != "absolute"
-        ):  # heads can begin at a neighbour where offsets are known, and there all do
-            assert run.model.near_start == settings.train.model.near_start
-            more.add("model.near_start")
         assert differing(base, to_dict(run)) <= allowed | more, name
     assert {name for name, _ in settings.pretrained()} == set(settings.models) | set(settings.priors)
 

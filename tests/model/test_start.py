@@ -1,11 +1,13 @@
 """First weights: heads that begin by looking at a neighbour."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from fakes import tiny_config
 from pmlm.errors import ConfigError
-from pmlm.model import build_model
+from pmlm.model import Inputs, build_model, start
 from pmlm.model.attention import Scene
 from pmlm.model.positions import Geometry
 from pmlm.model.start import neighbours
@@ -66,7 +68,53 @@ def test_more_heads_look_further() -> None:
     assert [neighbours(n) for n in (1, 2, 4, 12)] == [[-1], [-1], [-1, 1], [-1, 1, -2, 2, -3, 3]]
 
 
-@pytest.mark.parametrize(("positions", "nats"), [("absolute", 1.0), ("rotary", -1.0), ("rotary", float("nan"))])
-def test_a_start_that_cannot_be_is_refused(positions: str, nats: float) -> None:
+@pytest.mark.parametrize(("norm", "norm_input"), [("pre", True), ("post", True), ("post", False)])
+def test_with_absolute_positions_too_whatever_the_norms(norm: str, norm_input: bool) -> None:
+    config = tiny_config(
+        positions="absolute", near_start=1.5, num_heads=4, width=4 * L, max_length=L, init_std=1e-6, norm=norm,
+        norm_input=norm_input,
+    )  # fmt: skip
+    backbone, places = build_model(config, generator(1)).backbone, torch.arange(L)[None]
+    for number, layer in enumerate(backbone.layers):
+        x = backbone.embed(Inputs(torch.zeros(1, L, dtype=torch.long), places))
+        x = layer.attention_norm(x) if norm == "pre" or number else x  # a layer above reads what was normed before it
+        q, k, _ = layer.attention.qkv(x).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        score = (layer.attention.scale * q @ k.mT)[0]
+        for head, neighbour in enumerate([-1, 1]):
+            for i in range(3, L - 3):
+                assert score[head, i].argmax() == i + neighbour
+                for beside in (neighbour - 1, neighbour + 1):
+                    assert (score[head, i, i + neighbour] - score[head, i, i + beside]).item() == pytest.approx(
+                        1.5, abs=0.02
+                    )
+        assert score[2:].abs().max() < 1e-3
+
+
+def test_tokens_that_have_grown_do_not_drown_absolute_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def advantage(height: float) -> float:
+        """Nats by which the neighbour is ahead of the average slot, with tokens as after the first hundred steps."""
+        monkeypatch.setattr(start, "HEIGHT", height)
+        config = tiny_config(
+            positions="absolute", near_start=2.0, num_heads=4, width=128, max_length=32, norm="pre", init_std=0.02
+        )
+        backbone = build_model(config, generator(1)).backbone
+        grown = 0.1 * torch.randn(8, 32, 128, generator=generator(2))
+        layer = backbone.layers[0]
+        x = layer.attention_norm(backbone.places(torch.arange(32)[None]) + grown)
+        q, k, _ = layer.attention.qkv(x).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        score = layer.attention.scale * (q @ k.mT)[:, 0]
+        return (score.diagonal(-1, 1, 2).mean() - score.mean()).item()
+
+    usual = advantage(start.HEIGHT)
+    assert usual > 2.0
+    assert advantage(0.02) < usual / 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"positions": "rotary", "near_start": -1.0}, {"positions": "rotary", "near_start": float("nan")},
+     {"positions": "absolute", "near_start": 1.0, "width": 2, "num_heads": 1}],
+)  # fmt: skip
+def test_a_start_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="near_start"):
-        tiny_config(positions=positions, near_start=nats)
+        tiny_config(**changes)

@@ -1,9 +1,9 @@
 """The models that are compared. They differ in objective and positions, and in nothing else.
 
-(Where positions know offsets, heads begin at a neighbour by the scale's `near_start`; absolute ones cannot.) All see as
-many tokens, but for the one that is there to be compared at equal arithmetic. What goes beyond the paper (priors,
-BERT's corruption, equal arithmetic) is compared with relative positions: with absolute ones, masked models of a
-laptop's budget learn little more than how frequent tokens are (docs/log.md).
+In all of them half of the heads begin at a neighbour (the scale's `near_start`): without it masked models of a laptop's
+budget learn little more than how frequent tokens are (docs/log.md). All see as many tokens, but for the one that is
+there to be compared at equal arithmetic. What goes beyond the paper (priors, BERT's corruption, equal arithmetic) is
+compared with relative positions, the paper's better variant.
 """
 
 from dataclasses import dataclass, replace

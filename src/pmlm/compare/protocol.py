@@ -12,14 +12,13 @@ from pmlm.training.settings import TrainSettings
 def arm_settings(settings: CompareSettings, name: str, seed: int) -> TrainSettings:
     """The pretraining of one model."""
     arm, shared = ARMS[name], settings.train
-    near_start = 0.0 if arm.positions == "absolute" else shared.model.near_start  # which they cannot have
     run = replace(
         shared,
         name=f"{name}-seed-{seed}",
         about=f"{arm.title}, {settings.scale} comparison",
         seed=seed,
         vocab_size=settings.vocab_size,
-        model=replace(shared.model, positions=arm.positions, near_start=near_start),
+        model=replace(shared.model, positions=arm.positions),
         objective=arm.mixture,
         rows=replace(shared.rows, predict_end=arm.predict_end),
     )

@@ -68,8 +68,8 @@ class ModelShape:
             problems.append(f"norm_eps must be a positive number, got {self.norm_eps}")
         if not (math.isfinite(self.near_start) and self.near_start >= 0):
             problems.append(f"near_start must not be negative, got {self.near_start}")
-        if self.near_start and self.positions == "absolute":
-            problems.append("near_start needs positions that know offsets: absolute ones do not, set it to 0")
+        if self.near_start and self.positions == "absolute" and self.width < 4:
+            problems.append(f"near_start needs a width of at least 4 with absolute positions, got {self.width}")
         if not 0 <= self.dropout < 1:
             problems.append(f"dropout must be in [0, 1), got {self.dropout}")
         if problems:

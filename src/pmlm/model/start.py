@@ -6,9 +6,10 @@ left or right (then two, …) before training begins. These are weights like any
 the same, and nothing is kept where it began.
 
 In all position schemes such a head scores an offset d by a sum over quick waves of cos(rate (d - neighbour)), which is
-largest at the neighbour. Absolute positions know no offset: they are left out (see docs/log.md for what was tried).
+largest at the neighbour. Absolute positions know no offset, but the product of two places' waves does: their table
+begins with such waves, taller than the tokens will soon be, and queries and keys read them.
 
-Shapes: E head width, F rates, W = 2F their sines and cosines, O offsets.
+Shapes: D width, E head width, F rates, W = 2F their sines and cosines, O offsets, L places.
 """
 
 import math
@@ -17,11 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from pmlm.model.attention import Attention
+from pmlm.model.backbone import Backbone
 from pmlm.model.config import ModelConfig
 from pmlm.model.positions import Distances, RelativeTables, sinusoids, wave_columns, wave_rates
 
 SLOWEST = 0.1
 """Radians per place: slower waves hardly tell a neighbour from the one beside it."""
+HEIGHT = 0.2
+"""Of the waves in a table of absolute positions. The embeddings of frequent tokens, [MASK] first, grow to about 0.1 in
+the first hundred steps: smaller waves are drowned before anything has been learnt from them (docs/log.md)."""
 
 
 @torch.no_grad()
@@ -43,6 +48,12 @@ def look_near(module: nn.Module, config: ModelConfig) -> None:
     width = config.width if config.positions == "transformer-xl" else config.head_width
     rates_F = wave_rates(width)
     rates_F = rates_F[rates_F >= SLOWEST][: config.head_width // 2]
+    if config.positions == "absolute":
+        rates_F = rates_F[: config.width // 4]
+        for part in module.modules():
+            if isinstance(part, Backbone):
+                _begin_with_waves(part, rates_F)
+        return
     for part in module.modules():
         if isinstance(part, Attention):
             for head, neighbour in enumerate(neighbours(config.num_heads)):
@@ -77,6 +88,39 @@ def _turn_to(attention: Attention, config: ModelConfig, head: int, neighbour: in
             columns_W = wave_columns(num)
             place = torch.tensor([tables.clip + neighbour])  # which a short table need not have
             q_bias_E[columns_W] = strength * sinusoids(place, config.head_width)[0, columns_W]
+
+
+def _begin_with_waves(backbone: Backbone, rates_F: Tensor) -> None:
+    """Absolute positions: waves in the table, and half of the heads turned to a neighbour by them.
+
+    The waves stand there twice, with either sign, so that norms leave them as they are.
+    """
+    assert backbone.places is not None
+    config, num = backbone.config, len(rates_F)
+    waves_LW = HEIGHT * _waves(torch.arange(config.max_length), rates_F)
+    backbone.places.weight[:, : 4 * num] = torch.cat([waves_LW, -waves_LW], dim=-1)
+    backbone.tokens.weight[:, : 4 * num] = 0.0
+    content = (2 + (backbone.types is not None)) * config.init_std**2  # the other columns, roughly
+    height = HEIGHT / math.sqrt(2 * num * HEIGHT**2 / config.width + content)
+    for n, layer in enumerate(backbone.layers):
+        is_plain = n == 0 and not layer.pre_norm and backbone.input_norm is None
+        for head, neighbour in enumerate(neighbours(config.num_heads)):
+            _turn_by_waves(layer.attention, config, head, neighbour, rates_F, HEIGHT if is_plain else height)
+
+
+def _turn_by_waves(
+    attention: Attention, config: ModelConfig, head: int, neighbour: int, rates_F: Tensor, height: float
+) -> None:
+    """A query copies the waves of its place, a key those of the place that has it for a neighbour."""
+    strength = config.near_start / (attention.scale * float((1 - rates_F.cos()).sum()))
+    each, num = math.sqrt(strength) / height, len(rates_F)
+    query_ED, key_ED, _ = attention.qkv.weight.view(3, config.num_heads, config.head_width, -1)[:, head]
+    sine_F, cosine_F = torch.arange(num), torch.arange(num, 2 * num)
+    cos_F, sin_F = (rates_F * neighbour).cos(), (rates_F * neighbour).sin()
+    query_ED[: 2 * num], key_ED[: 2 * num] = 0.0, 0.0
+    query_ED[sine_F, sine_F], query_ED[cosine_F, cosine_F] = each, each
+    key_ED[sine_F, sine_F], key_ED[sine_F, cosine_F] = each * cos_F, -each * sin_F
+    key_ED[cosine_F, cosine_F], key_ED[cosine_F, sine_F] = each * cos_F, each * sin_F
 
 
 def _waves(places_O: Tensor, rates_F: Tensor) -> Tensor:
