@@ -57,7 +57,8 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where the folder itself could not be made
+            part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -90,6 +90,8 @@ def test_the_trace_shows_every_state(capsys: Capture) -> None:
         (["generate", "[MASK"], "not closed"),
         (["generate", "Tom [MASK] is", "--order", "0"], "names position 0"),
         (["generate", "[MASK]", "-n", "0"], "--num"),
+        (["generate", "[MASK]", "--written", "5"], "--written takes a JSON list"),
+        (["generate", "[MASK]", "--written", "[" * 100_000], "--written takes a JSON list"),
         (["generate", "[MASK]", "--words", "a b", "--length", "9"], "not several"),
         (["generate", "--acrostic", "Tom", "--words", "a b", "--length", "9"], "not several"),
         (["generate", "--words", "a b"], "--words needs --length"),

@@ -68,6 +68,34 @@ def test_plans_are_printed_without_data(capsys: Capture) -> None:
     assert plan["parameters"] > 108_000_000
     assert plan["ranks"] == 8
     assert "135 hours" in ok(capsys, "train", "paper-u-pmlm-a", "--plan")
+    assert "of this machine's best product" in ok(capsys, "train", "stories", "--plan")
+    fewer = json.loads(ok(capsys, "train", "stories", "--plan", "--tokens", "1000000", "--tflops", "0.1", "--json"))
+    assert fewer["tokens"] == pytest.approx(1e6, rel=0.05)
+    assert fewer["days"] == pytest.approx(fewer["tokens"] * fewer["flops_per_token"] / 0.1e12 / 86400)
+
+
+def test_a_plan_takes_the_vocabulary_of_its_corpus(capsys: Capture, corpus: Corpus) -> None:
+    said = ok(capsys, "train", "stories", "--plan", "--data", str(corpus.folder))
+    assert f"vocabulary {corpus.tokenizer.vocab_size:,}\n" in said
+
+
+def test_a_target_that_cannot_be_written_is_one_line(capsys: Capture, corpus: Corpus, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for target in ("file", "file/run"):
+        assert run(["train", "tiny-bert", "-d", str(corpus.folder), "-o", str(tmp_path / target), "-q"]) == 1
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert str(tmp_path / "file") in said
+    (tmp_path / "t.txt").write_text("\n\n".join(STORIES))
+    assert run(["prepare", str(tmp_path / "t.txt"), "-o", str(tmp_path / "file" / "c"), "-q"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_damaged_manifest_is_one_line(capsys: Capture, text: Path, tmp_path: Path) -> None:
+    arguments = ["prepare", str(text), "-o", str(tmp_path / "c"), "--vocab-size", "300", "--processes", "1"]
+    ok(capsys, *arguments)
+    (tmp_path / "c" / "manifest.json").write_text("{")
+    assert "is damaged" in refused(capsys, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +103,11 @@ def test_plans_are_printed_without_data(capsys: Capture) -> None:
     [
         (["train", "huge", "-d", "x"], "no preset"),
         (["train", "tiny-bert"], "no corpus"),
+        (["train", "tiny-bert", "-d", "x", "--ranks", "2"], "go with --plan"),
+        (["train", "tiny-bert", "--plan", "--ranks", "0"], "--ranks"),
+        (["train", "tiny-bert", "--plan", "--tflops", "0"], "--tflops must be positive"),
+        (["train", "tiny-bert", "-d", "x", "--threads", "0"], "--threads"),
+        (["bench", "train", "--rounds", "0"], "--rounds"),
         (["train", "tiny-bert", "-d", "tests"], "no prepared corpus"),
         (["train", "tiny-bert", "--set", "x"], "not of the form"),
         (["train", "tiny-bert", "--set", "model.widht=3"], "Did you mean 'width'"),

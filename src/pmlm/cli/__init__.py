@@ -93,10 +93,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: no complaint at exit
         return 1
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno == errno.ENOSPC:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _say(f"cannot write the output: {error.strerror}", 1)
+        if error.filename is None:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _say(f"cannot write the output: {error.strerror}", 1)
+        return _say(f"cannot use {error.filename}: {error.strerror}", 1)
     return result if isinstance(result, int) else 0
 
 

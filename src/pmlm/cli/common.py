@@ -33,7 +33,7 @@ EngineOption = Annotated[
     str, typer.Option("--engine", help="torch, or onnx: the graph in a folder made by `pmlm export`.")
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 …")]
-ThreadsOption = Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads. Without it: torch's choice.")]
 SetsOption = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: optim.lr=0.0002", metavar="NAME=VALUE")
 ]

@@ -208,10 +208,11 @@ def _read_written(written: str | None) -> list[tuple[int, str]]:
         return []
     try:
         pairs = parse_json(written)
-    except ValueError:
+    except (ValueError, RecursionError):
         pairs = None
-    is_pair = [isinstance(p, list) and len(p) == 2 and type(p[0]) is int and isinstance(p[1], str) for p in pairs or []]
-    if not isinstance(pairs, list) or not all(is_pair):
+    if not isinstance(pairs, list) or not all(
+        isinstance(p, list) and len(p) == 2 and type(p[0]) is int and isinstance(p[1], str) for p in pairs
+    ):
         raise ConfigError(
             f'--written takes a JSON list of positions with tokens, such as [[5, " cat"]], got {written!r}'
         )

@@ -42,10 +42,16 @@ def train(
     ] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write events for TensorBoard.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what the run would cost.")] = False,
-    ranks: Annotated[int, typer.Option("--ranks", help="--plan: on how many GPUs or processes.")] = 1,
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", min=1, help="--plan: on how many GPUs or processes. Without it: one.")
+    ] = None,
     tflops: Annotated[
         float | None,
-        typer.Option("--tflops", help="--plan: sustained TFLOP/s of each. Without it: the paper's V100s'."),
+        typer.Option(
+            "--tflops",
+            help="--plan: sustained TFLOP/s of each. Without it: this machine's where it has no GPU and no --ranks are "
+            "given, else the paper's V100s'.",
+        ),
     ] = None,
     threads: ThreadsOption = None,
     json: JsonOption = False,
@@ -53,17 +59,23 @@ def train(
     device: DeviceOption = "auto",
 ) -> None:
     """Train PRESET on a corpus; goes on from the last checkpoint of its folder, if there is one."""
+    from pmlm.corpus.shards import open_corpus
     from pmlm.training.run import with_tokens
     from pmlm.training.settings import load_settings
 
     settings = load_settings(preset, sets or [])
-    if plan:
-        show_plan(settings, ranks, tflops, json)
-        return
-    if data is None:
-        raise ConfigError("no corpus: give one by --data (see `pmlm prepare`)")
     if tokens is not None:
         settings = with_tokens(settings, tokens)
+    if plan:
+        if tflops is not None and not tflops > 0:
+            raise ConfigError(f"--tflops must be positive, got {tflops:g}")
+        vocab_size = settings.vocab_size if data is None else open_corpus(data, verify=False).tokenizer.vocab_size
+        show_plan(settings, vocab_size, ranks, tflops, json)
+        return
+    if ranks is not None or tflops is not None:
+        raise ConfigError("--ranks and --tflops go with --plan; torchrun starts several processes")
+    if data is None:
+        raise ConfigError("no corpus: give one by --data (see `pmlm prepare`)")
     folder = out or Path("runs") / settings.name
     execute(settings, data, folder, device, threads, json=json, quiet=quiet, fresh=fresh, tensorboard=tensorboard)
 

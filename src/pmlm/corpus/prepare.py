@@ -280,9 +280,16 @@ def _finished(out: Path, recipe: dict[str, Any]) -> bool:
     path = out / MANIFEST
     if not path.is_file():
         return False
-    if json.loads(path.read_text()).get("recipe") == recipe:
+    if _read_json(path).get("recipe") == recipe:
         return True
     raise DataError(f"{out} holds a corpus made from other files or settings: choose another folder, or remove it")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (ValueError, TypeError):
+        raise DataError(f"{path} is damaged: remove the folder and prepare the corpus anew") from None
 
 
 def _load_state(out: Path, recipe: dict[str, Any]) -> dict[str, Any]:
@@ -290,8 +297,8 @@ def _load_state(out: Path, recipe: dict[str, Any]) -> dict[str, Any]:
     path = out / PARTIAL
     if not path.is_file():
         return fresh
-    saved = json.loads(path.read_text())
-    if saved["recipe"] != recipe:
+    saved = _read_json(path)
+    if saved.get("recipe") != recipe:
         return fresh
     for shard in saved["state"]["shards"]:
         verify_shard(out, Shard(**shard))

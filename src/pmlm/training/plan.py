@@ -17,6 +17,8 @@ from pmlm.objectives import Objective
 from pmlm.training.settings import TrainSettings
 
 PAPER_GPUS, PAPER_HOURS, PAPER_TOKENS = 56, 135, 600_000 * 8_400 * 128
+SUSTAINED = 0.6
+"""The share of a CPU's best fp32 product that a training step keeps up (`pmlm bench train`: 60 to 76 %)."""
 
 
 @dataclass(frozen=True)
