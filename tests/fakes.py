@@ -18,6 +18,8 @@ class TableModel(nn.Module):
     It reads who sees whom from the inputs, as a network does: a token that is not visible is summed out.
     """
 
+    device = torch.device("cpu")
+
     def __init__(self, vocab: int, length: int, seed: int = 0, *, causal: bool = False) -> None:
         super().__init__()
         self.config = ModelConfig(
@@ -56,15 +58,18 @@ class TableModel(nn.Module):
 
 
 class UniformModel(nn.Module):
-    """Every allowed id is as likely as any other."""
+    """Every allowed id is as likely as any other. It may pretend to be on another device."""
 
-    def __init__(self, vocab: int) -> None:
+    def __init__(self, vocab: int, device: str = "cpu") -> None:
         super().__init__()
+        self.device = torch.device(device)
         self.config = ModelConfig(
             vocab_size=vocab, num_layers=1, width=2, num_heads=1, mask_id=MASK, forbidden_ids=(MASK,)
         )
 
     def forward(self, inputs: Inputs, at: Slots) -> Tensor:
+        tensors = (inputs.ids_BL, inputs.positions_BL, inputs.visible_BQK, at.rows_M, at.slots_M)
+        assert all(tensor is None or tensor.device == self.device for tensor in tensors)
         logits = torch.zeros(len(at), self.config.vocab_size)
         logits[:, MASK] = -torch.inf
         return logits

@@ -1,6 +1,7 @@
 """Exact likelihoods: against tables, against token-by-token recomputation, and the bounds against both."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -38,6 +39,18 @@ def test_every_order_of_a_consistent_model_gives_the_joint(visibility: Visibilit
             batch = bare_batch(ids)
             logp = order_logp(model, batch, order_ranks(batch, [list(order)]), visibility)
             assert logp.sum().item() == pytest.approx(model.log_joint(ids), abs=1e-5)
+
+
+@pytest.mark.parametrize("visibility", ["bidirectional", "known-only", *ORDERED, "causal"])
+def test_texts_go_to_the_device_of_the_model_and_figures_come_back(visibility: Visibility) -> None:
+    model = UniformModel(vocab=6, device="meta")  # asserts that all it is given is there
+    batch = bare_batch([1, 2, 3, 1], [2, 2, 1, 5])
+    expected = pytest.approx([-4 * math.log(5)] * 2)
+    assert order_logp(model, batch, l2r_ranks(batch), visibility).sum(1).tolist() == expected
+    random = RowRandom(1, 0, torch.arange(2), 2)
+    assert (-bound_nll(model, batch, visibility, random)).tolist() == expected
+    if visibility != "causal":
+        assert policy_logp(model, batch, "confidence", visibility)[0].sum(1).tolist() == expected
 
 
 def test_left_to_right_models_give_the_joint_too() -> None:

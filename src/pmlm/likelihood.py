@@ -34,6 +34,9 @@ class Conditionals(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
+    @property
+    def device(self) -> torch.device: ...
+
     def __call__(self, inputs: Inputs, at: Slots) -> Tensor: ...
 
 
@@ -138,7 +141,7 @@ def hidden_logp(
     `rank_BL` orders the known tokens; the ordered visibilities alone depend on it.
     """
     inputs, first = hidden_inputs(batch, hidden_BL, rank_BL, visibility, model.config.mask_id)
-    return _log_softmax(model(inputs, Slots(at.rows_M, at.slots_M + first)))
+    return _logp(model, inputs, Slots(at.rows_M, at.slots_M + first))
 
 
 @torch.no_grad()
@@ -213,13 +216,13 @@ def _stepwise_logp(
 def _ordered_part(model: Conditionals, batch: Batch, rank_BL: Tensor, visibility: Visibility) -> Tensor:
     at = Slots.where(_is_predicted(rank_BL))
     inputs = ordered_inputs(batch, rank_BL, visibility, model.config.mask_id)
-    logp_MV = _log_softmax(model(inputs, Slots(at.rows_M, at.slots_M + batch.length)))
+    logp_MV = _logp(model, inputs, Slots(at.rows_M, at.slots_M + batch.length))
     return _scatter(logp_MV, batch, at)
 
 
 def _causal_part(model: Conditionals, batch: Batch) -> Tensor:
     at = Slots.where(batch.maskable_BL)
-    logp_MV = _log_softmax(model(causal_inputs(batch, model.config.mask_id), at))
+    logp_MV = _logp(model, causal_inputs(batch, model.config.mask_id), at)
     return _scatter(logp_MV, batch, at)
 
 
@@ -244,8 +247,10 @@ def _is_left_to_right(rank_BL: Tensor) -> bool:
     return bool((rank_BL == torch.where(rank_BL > 0, place_BL, 0)).all())
 
 
-def _log_softmax(logits_MV: Tensor) -> Tensor:
-    return logits_MV.float().log_softmax(-1)
+def _logp(model: Conditionals, inputs: Inputs, at: Slots) -> Tensor:
+    """[M, V] log-probabilities, where the texts are: the model may be on another device."""
+    logits_MV = model(inputs.to(model.device), at.to(model.device))
+    return logits_MV.float().log_softmax(-1).to(inputs.ids_BL.device)
 
 
 def _pick(logp_MV: Tensor, ids_M: Tensor) -> Tensor:

@@ -374,7 +374,7 @@ class LM:
     ) -> tuple[list[int], list[float]]:
         """Rank and log-probability of each content token."""
         lead = 1  # the start marker: content token i stands at slot i + 1
-        batch = row_batch([row], self.tokenizer).to(self.model.device)
+        batch = row_batch([row], self.tokenizer)
         if order.is_policy:
             logp, rank = policy_logp(self.model, batch, order.kind, visibility, max_slots=max_slots)
         else:

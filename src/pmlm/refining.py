@@ -84,7 +84,7 @@ def _rewrite(
 def _certainty(writer: Writer, row: Row, ids: list[int], slots: Sequence[int], visibility: Visibility) -> torch.Tensor:
     """[N] the log-probability of each token given all the others."""
     rows = [replace(row, ids=tuple(ids), maskable=tuple(s == slot for s in range(len(ids)))) for slot in slots]
-    batch = row_batch(rows, writer.tokenizer).to(writer.model.device)
+    batch = row_batch(rows, writer.tokenizer)
     at = Slots(torch.arange(len(slots)), torch.tensor(slots))
     with torch.no_grad():
         rank_BL = torch.zeros_like(batch.ids_BL)
@@ -94,6 +94,6 @@ def _certainty(writer: Writer, row: Row, ids: list[int], slots: Sequence[int], v
 
 def _nll(writer: Writer, row: Row, ids: list[int], slots: Sequence[int], visibility: Visibility) -> float:
     """Exact, from left to right, of what was written given what was given."""
-    batch = row_batch([replace(row, ids=tuple(ids))], writer.tokenizer).to(writer.model.device)
+    batch = row_batch([replace(row, ids=tuple(ids))], writer.tokenizer)
     rank_BL = order_ranks(batch, [list(slots)])
     return -float(order_logp(writer.model, batch, rank_BL, visibility).sum())

@@ -8,7 +8,7 @@ Shapes: B batch, L slots, D width, M wanted slots, Q of them in a row.
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,12 @@ class Inputs:
     """streams 2, where only some tokens have a query: how many slots are tokens."""
     token_types_BL: Tensor | None = None
 
+    def to(self, device: torch.device) -> "Inputs":
+        if self.ids_BL.device == device:
+            return self
+        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
+
 
 @dataclass(frozen=True)
 class Slots:
@@ -60,6 +66,9 @@ class Slots:
         slots_BQ = torch.full((rows, int(count_B.max()) if len(self) else 0), -1, device=self.rows_M.device)
         slots_BQ[self.rows_M, place_M] = self.slots_M
         return slots_BQ, place_M
+
+    def to(self, device: torch.device) -> "Slots":
+        return Slots(self.rows_M.to(device), self.slots_M.to(device))
 
     def __len__(self) -> int:
         return len(self.rows_M)
