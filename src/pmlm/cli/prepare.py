@@ -76,7 +76,7 @@ def prepare(
             vocabulary,
             settings,
             drop_ids=(key for path in drop or [] for key in read_ids(path)),
-            protect=(d.text for path in protect or [] for d in iter_documents(path)),
+            protect=(d.text for path in protect or [] for d in iter_documents(path, field=field)),
             processes=processes or os.cpu_count() or 1,
             progress=advance,
         )
@@ -93,3 +93,5 @@ def prepare(
     print(f"{out}: {report['train_tokens']:,} tokens to train on, {report['heldout_tokens']:,} held out")
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in report["dropped"].items()) or "none"
     print(f"  {report['documents_read']:,} documents read; dropped: {dropped}")
+    if not report["heldout_tokens"]:
+        typer.echo("nothing is held out, and `pmlm train` needs something: give a larger --heldout", err=True)

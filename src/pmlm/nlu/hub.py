@@ -15,7 +15,7 @@ def load_hub_glue(task: GlueTask) -> GlueData:
         from datasets import load_dataset
     except ImportError:
         raise ConfigError(
-            "the `datasets` library is not installed: give a local folder by --data, or install it"
+            "the `datasets` library is not installed: give a local folder by --data, or install pmlm[data]"
         ) from None
     try:
         parts: Mapping[str, Iterable[Mapping[str, Any]]] = load_dataset("glue", task.hub)
