@@ -156,7 +156,7 @@ class Solos:
             try:
                 reveals = next(line.turns, [])
                 if not reveals and line.job.row.num_tokens:
-                    raise ConstraintError("no way is left to fill the rest under the constraints given")
+                    raise Cornered("no way is left to fill the rest under the constraints given")
                 events = [self._event(line, reveal) for reveal in reveals] or [Event(line, None, None, is_last=True)]
             except PmlmError as error:
                 events = [Event(line, None, error, is_last=True)]
