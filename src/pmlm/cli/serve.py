@@ -29,8 +29,8 @@ def serve(
             "--model",
             "-m",
             metavar="DIR",
-            help="Checkpoint folder, of a language model or a fine-tuned one; repeatable. Without it: the model "
-            "inside the package.",
+            help="Checkpoint folder, of a language model or a fine-tuned one; repeatable. Without it: PMLM_MODEL, else "
+            "the model inside the package.",
         ),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
