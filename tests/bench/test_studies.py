@@ -1,12 +1,15 @@
 """Studies at small size: laws of each figure, runs that go on, pages made from documents."""
 
 import json
+import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
 
 from conftest import STORIES
 from fakes import tiny_config
@@ -32,6 +35,7 @@ from pmlm.bench.stories import StorySettings, rounded, study_stories, words_righ
 from pmlm.bench.stories import planned as stories_planned
 from pmlm.bench.study import Notes, notes_path, provenance, read_document, run_study
 from pmlm.bench.tables import render, story_tables
+from pmlm.cli import studies
 from pmlm.errors import ConfigError, DataError
 from pmlm.evaluation import Scorer, draw_part
 from pmlm.generation.lengths import choose_lengths
@@ -223,6 +227,60 @@ def test_the_study_of_orders_gives_the_exact_figures_of_the_scorer(model: LM) ->
 def test_settings_of_orders_that_make_no_sense(change: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OrderSettings(**change)
+
+
+@pytest.mark.parametrize(
+    ("settings", "command"),
+    [
+        (StorySettings, studies.stories),
+        (CoverageSettings, studies.coverage),
+        (LengthSettings, studies.lengths),
+        (OrderSettings, studies.orders),
+    ],
+)
+def test_settings_that_make_no_sense_name_options_that_there_are(settings: Any, command: Any) -> None:
+    app = typer.Typer()
+    app.command()(command)
+    known = {name for option in typer.main.get_command(app).params for name in option.opts}
+    said = {}
+    for field in fields(settings):
+        if isinstance(field.default, int) and field.name != "seed":
+            try:
+                settings(**{field.name: 0})
+            except ConfigError as error:
+                said[field.name] = str(error)
+    assert len(said) > 1
+    for line in said.values():
+        assert set(re.findall(r"--[a-z-]+", line)) <= known, line
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"exact_documents": 0}, "^--exact must be at least 1, got 0$"),
+        ({"policy_documents": 0}, "^--confidence must"),
+        ({"word_passages": 0}, "^--passages must"),
+        ({"stories": 0}, "^--free must"),
+        ({"best_of": 0}, "^--best-of must"),
+        ({"lengths": (3,)}, "^--lengths are"),
+    ],
+)
+def test_settings_of_stories_that_make_no_sense(change: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        StorySettings(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"common": 4}, "^--common must be at least 5, the words of the largest set, got 4$"),
+        ({"fewest": 6}, "^a set has from 1 word on, and fewest is at most most, got fewest 6, most 5$"),
+        ({"sets": 0}, "^--sets must be at least 1, got 0$"),
+    ],
+)
+def test_settings_of_coverage_that_make_no_sense(change: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CoverageSettings(**change)
 
 
 def test_orders_are_compared_row_by_row_and_text_by_text(model: LM) -> None:
