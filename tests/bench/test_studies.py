@@ -16,6 +16,7 @@ from fakes import tiny_config
 from pmlm.bench import stories
 from pmlm.bench.card import model_card, weak_points
 from pmlm.bench.coverage import CoverageSettings, common_words, draw_sets, missing_words, study_coverage, write_with
+from pmlm.bench.export import ExportBench, _whole_text
 from pmlm.bench.judge import Judge
 from pmlm.bench.lengths import LengthSettings, draw_items, length_choices, study_lengths, summarise_choices
 from pmlm.bench.material import (
@@ -44,6 +45,7 @@ from pmlm.lm import LM, load
 from pmlm.model import LanguageModel, build_model
 from pmlm.options import FillOptions
 from pmlm.orders import parse_order
+from pmlm.results import Filled
 from pmlm.runtime import generator
 
 BYTES = Judge("bytes", lambda text: list(text.encode()), lambda ids: torch.zeros(*ids.shape, 256), 0, 5000)
@@ -591,3 +593,18 @@ def test_hiding_is_the_same_for_every_order() -> None:
     passage = Passage(STORIES[0], 0, True, read_units(STORIES[0], tokenizer))
     one, two = (hide_words(passage, 0.5, generator(0, "hide", 0.5, 1)) for _ in range(2))
     assert one == two != hide_words(passage, 0.5, generator(0, "hide", 0.5, 2))
+
+
+def test_the_text_that_engines_are_timed_by_is_written_in_random_order(model: LM) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Noting:
+        """Passes on what it is asked, and keeps it."""
+
+        def fill(self, template: str, **options: Any) -> Filled:
+            asked.append(options)
+            return model.fill(template, **options)
+
+    timed = _whole_text({"torch": Noting()}, 4, ExportBench(rounds=1))  # type: ignore[dict-item]
+    assert timed["tokens"] == 4
+    assert {options.get("order") for options in asked} == {"random"}
