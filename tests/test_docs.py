@@ -52,6 +52,14 @@ def test_the_readmes_speed_table_is_what_was_measured() -> None:
     assert all(measured[name] == ratio for name, ratio in rows)
 
 
+def test_the_servers_figures_are_what_was_measured_and_name_the_model() -> None:
+    report = json.loads((ROOT / "results" / "serve" / "bench.json").read_text())
+    ratio = {row["clients"]: f"{row['ratio']:.2f}" for row in report["clients"]}
+    page = " ".join((ROOT / "docs" / "serving.md").read_text().split())
+    assert f"of {report['model']['parameters']:,} parameters: {ratio[16]} times the requests at 16 clients, " in page
+    assert f"{ratio[1]} times at one" in page
+
+
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_readme_snippets_run(snippet: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(snippet, "README.md", "exec"), {})

@@ -116,8 +116,11 @@ class Filled:
 
     @property
     def mean_logp(self) -> float:
-        """The model's log-probability per token written: texts of several lengths can be compared by it."""
-        return -self.nll / len(self.order)
+        """The model's log-probability per token written: texts of several lengths can be compared by it.
+
+        0 where words that must appear have left nothing to write.
+        """
+        return -self.nll / len(self.order) if self.order else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -1,18 +1,22 @@
 """Studies at small size: laws of each figure, runs that go on, pages made from documents."""
 
 import json
+import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
 
 from conftest import STORIES
 from fakes import tiny_config
 from pmlm.bench import stories
 from pmlm.bench.card import model_card, weak_points
 from pmlm.bench.coverage import CoverageSettings, common_words, draw_sets, missing_words, study_coverage, write_with
+from pmlm.bench.export import ExportBench, _whole_text
 from pmlm.bench.judge import Judge
 from pmlm.bench.lengths import LengthSettings, draw_items, length_choices, study_lengths, summarise_choices
 from pmlm.bench.material import (
@@ -32,6 +36,7 @@ from pmlm.bench.stories import StorySettings, rounded, study_stories, words_righ
 from pmlm.bench.stories import planned as stories_planned
 from pmlm.bench.study import Notes, notes_path, provenance, read_document, run_study
 from pmlm.bench.tables import render, story_tables
+from pmlm.cli import studies
 from pmlm.errors import ConfigError, DataError
 from pmlm.evaluation import Scorer, draw_part
 from pmlm.generation.lengths import choose_lengths
@@ -40,6 +45,7 @@ from pmlm.lm import LM, load
 from pmlm.model import LanguageModel, build_model
 from pmlm.options import FillOptions
 from pmlm.orders import parse_order
+from pmlm.results import Filled
 from pmlm.runtime import generator
 
 BYTES = Judge("bytes", lambda text: list(text.encode()), lambda ids: torch.zeros(*ids.shape, 256), 0, 5000)
@@ -223,6 +229,60 @@ def test_the_study_of_orders_gives_the_exact_figures_of_the_scorer(model: LM) ->
 def test_settings_of_orders_that_make_no_sense(change: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OrderSettings(**change)
+
+
+@pytest.mark.parametrize(
+    ("settings", "command"),
+    [
+        (StorySettings, studies.stories),
+        (CoverageSettings, studies.coverage),
+        (LengthSettings, studies.lengths),
+        (OrderSettings, studies.orders),
+    ],
+)
+def test_settings_that_make_no_sense_name_options_that_there_are(settings: Any, command: Any) -> None:
+    app = typer.Typer()
+    app.command()(command)
+    known = {name for option in typer.main.get_command(app).params for name in option.opts}
+    said = {}
+    for field in fields(settings):
+        if isinstance(field.default, int) and field.name != "seed":
+            try:
+                settings(**{field.name: 0})
+            except ConfigError as error:
+                said[field.name] = str(error)
+    assert len(said) > 1
+    for line in said.values():
+        assert set(re.findall(r"--[a-z-]+", line)) <= known, line
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"exact_documents": 0}, "^--exact must be at least 1, got 0$"),
+        ({"policy_documents": 0}, "^--confidence must"),
+        ({"word_passages": 0}, "^--passages must"),
+        ({"stories": 0}, "^--free must"),
+        ({"best_of": 0}, "^--best-of must"),
+        ({"lengths": (3,)}, "^--lengths are"),
+    ],
+)
+def test_settings_of_stories_that_make_no_sense(change: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        StorySettings(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"common": 4}, "^--common must be at least 5, the words of the largest set, got 4$"),
+        ({"fewest": 6}, "^a set has from 1 word on, and fewest is at most most, got fewest 6, most 5$"),
+        ({"sets": 0}, "^--sets must be at least 1, got 0$"),
+    ],
+)
+def test_settings_of_coverage_that_make_no_sense(change: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CoverageSettings(**change)
 
 
 def test_orders_are_compared_row_by_row_and_text_by_text(model: LM) -> None:
@@ -533,3 +593,18 @@ def test_hiding_is_the_same_for_every_order() -> None:
     passage = Passage(STORIES[0], 0, True, read_units(STORIES[0], tokenizer))
     one, two = (hide_words(passage, 0.5, generator(0, "hide", 0.5, 1)) for _ in range(2))
     assert one == two != hide_words(passage, 0.5, generator(0, "hide", 0.5, 2))
+
+
+def test_the_text_that_engines_are_timed_by_is_written_in_random_order(model: LM) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Noting:
+        """Passes on what it is asked, and keeps it."""
+
+        def fill(self, template: str, **options: Any) -> Filled:
+            asked.append(options)
+            return model.fill(template, **options)
+
+    timed = _whole_text({"torch": Noting()}, 4, ExportBench(rounds=1))  # type: ignore[dict-item]
+    assert timed["tokens"] == 4
+    assert {options.get("order") for options in asked} == {"random"}

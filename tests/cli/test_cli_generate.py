@@ -75,6 +75,16 @@ def test_the_best_of_several_is_the_likeliest_and_its_own_seed_writes_it(capsys:
     assert "--best-of must be at least 1" in refused(capsys, "generate", TEMPLATE, "--best-of", "0")
 
 
+def test_where_words_fill_every_blank_nothing_is_written(capsys: Capture) -> None:
+    full = ["generate", "The [MASK:1] ran.", "--must", "cat", "--seed", "3"]
+    assert ok(capsys, *full) == "The cat ran.\n"
+    document = json.loads(ok(capsys, *full, "-n", "2", "--best-of", "2", "--json"))
+    assert [(r["text"], r["order"], r["nll"], r["seed"]) for r in document["results"]] == [
+        ("The cat ran.", [], 0, 3),
+        ("The cat ran.", [], 0, 5),
+    ]
+
+
 def test_the_trace_shows_every_state(capsys: Capture) -> None:
     lines = ok(capsys, "generate", "Tom is [MASK:4]", "--trace", "--seed", "1").splitlines()
     assert len(lines) == 6

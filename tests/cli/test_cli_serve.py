@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from test_cli import Capture, refused
+from test_cli import Capture, ok, refused
 
 from pmlm.bench.serve import Server, serving_table
 from pmlm.cli import run
@@ -104,3 +104,8 @@ def test_bench_serve_loses_nothing_and_memory_is_steady(capsys: Capture, tmp_pat
     assert abs(soak["growth"]) < 0.05
     assert abs(soak["memory_end"] / soak["memory_start"] - 1) < 0.3
     assert all(end["exit_code"] == 0 for end in report["shutdown"].values())
+
+
+def test_the_help_names_the_default_model_as_it_is_chosen(capsys: Capture) -> None:
+    said = " ".join(re.sub(r"[│|]", " ", ok(capsys, "serve", "--help")).split())
+    assert "Without it: PMLM_MODEL, else the model inside the package." in said

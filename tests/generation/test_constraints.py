@@ -222,6 +222,11 @@ def test_a_text_without_anything_left_to_write_can_be_rewritten() -> None:
         assert LM.refine(filled, method=method, passes=1, seed=0).text == filled.text == "The cat ran."  # type: ignore[arg-type]
 
 
+def test_the_likeliest_of_texts_without_anything_to_write_is_one_of_them() -> None:
+    filled = LM.fill("The [MASK:1] ran.", must="cat", seed=0, best_of=2)
+    assert (filled.text, filled.order, filled.mean_logp, filled.best_of) == ("The cat ran.", [], 0.0, 2)
+
+
 def test_options_may_go_on_with_a_given_word() -> None:
     for ending in ("ed", "er"):
         assert LM.fill(f"Tom kite[MASK:1-3|in={ending}] home.", seed=0).text == f"Tom kite{ending} home."

@@ -127,6 +127,29 @@ def test_one_that_cannot_go_on_leaves_with_its_error_and_the_others_stay(lm: LM)
     assert engine.num_lines == 1
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"order": "confidence"},
+        {"visibility": "bidirectional"},
+        {"parallel": "count:2"},
+        {"speculative": 3},
+        {"approximate_cache": 4, "visibility": "bidirectional"},
+    ],
+)
+def test_where_nothing_is_hidden_a_canvas_is_done_at_once(lm: LM, options: FillOptions) -> None:
+    engine = Engine(lm.model)
+    full, _ = start(engine, lm, ("The [MASK:1] ran.", 1, {**options, "must": ["cat"]}))
+    other, _ = start(engine, lm, ("The [MASK:9]", 1, options))
+    events: list[Event] = list(engine.turn())
+    (done,) = (e for e in events if e.line is full)
+    assert (done.reveal, done.error, done.is_last) == (None, None, True)
+    assert {e.line for e in events} == {full, other}
+    assert all(e.reveal is not None for e in events if e.line is other)
+    assert engine.num_lines == 1
+
+
 def test_passes_are_split_where_the_model_chooses_among_too_many(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [MIXED[2], MIXED[5], MIXED[7]]
     whole = write(lm, asked, [0, 0, 0])

@@ -1,6 +1,7 @@
 """The HTTP API: the command line's documents and lines over HTTP."""
 
 import re
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -10,7 +11,7 @@ from pmlm.cli import run
 from pmlm.lm import LM
 from pmlm.options import FillOptions
 from pmlm.serve.limits import Limits
-from pmlm.serve.schemas import Options
+from pmlm.serve.schemas import GenerateRequest, Options
 
 TEMPLATE = "Tom is a cat and Jerry is a [MASK]. [MASK:6]"
 ROUTES = [
@@ -250,3 +251,12 @@ def test_the_openapi_document_is_complete(served: Served) -> None:
     for path in ROUTES:
         assert {"400", "413", "415", "422", "429"} <= document["paths"][path]["post"]["responses"].keys()
     assert document["components"]["schemas"]["GenerateRequest"]["additionalProperties"] is False
+
+
+def test_the_documented_options_are_those_that_are_taken() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text()
+    listed = re.search(r"\nOptions have the names.+?\n\n", page, flags=re.DOTALL)
+    assert listed is not None
+    named = set(re.findall(r"`([a-z_]+)`", listed[0]))
+    assert named == GenerateRequest.model_fields.keys()
+    assert named >= get_type_hints(FillOptions).keys()

@@ -7,10 +7,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from serve_helpers import Served, serving
+from serve_helpers import Served, events, serving
 
 from pmlm import load
 from pmlm.lm import LM, default_model_folder
@@ -61,6 +62,22 @@ def test_a_slow_reader_keeps_nobody_waiting(served: Served) -> None:
         assert time.perf_counter() - begin < 20
     finally:
         connection.close()
+    assert served.settled()
+
+
+@pytest.mark.parametrize("shortcut", [{}, {"parallel": "count:2"}, {"speculative": 3}])
+def test_a_text_with_nothing_to_write_is_answered_and_hurts_nobody(served: Served, shortcut: dict[str, Any]) -> None:
+    company = events(served, template=LONG, seed=1)
+    assert next(company)[0] == "draft"
+    full = {"template": "The [MASK:1] ran.", "must": ["cat"], "seed": 3, **shortcut}
+    answer = served.post("/v1/generate", **full, n=2, best_of=2)
+    assert answer.status_code == 200, answer.text
+    assert [(r["text"], r["order"], r["seed"]) for r in answer.json()["results"]] == [
+        ("The cat ran.", [], 3),
+        ("The cat ran.", [], 5),
+    ]
+    assert [name for name, _ in events(served, **full)] == ["draft", "done"]
+    assert [name for name, _ in company] == [*["step"] * 120, "done"]
     assert served.settled()
 
 

@@ -259,6 +259,13 @@ def test_a_blank_says_what_it_may_become(page: playwright.Page) -> None:
     assert [page.input_value(f"#blank-{name}") for name in ("size", "starts", "ends")] == ["8", "T", "."]
 
 
+def test_editing_a_line_of_an_acrostic_leaves_it_a_line(page: playwright.Page) -> None:
+    page.fill("#template", "[MASK:9|starts=T|line]\n[MASK:9|starts=O|line]")
+    page.click(".edit >> nth=0")
+    page.fill("#blank-ends", ".")
+    assert page.input_value("#template") == "[MASK:9|line|starts=T|ends=.]\n[MASK:9|starts=O|line]"
+
+
 def test_words_that_must_and_must_not_appear_and_their_number(
     page: playwright.Page, browser: playwright.Browser
 ) -> None:

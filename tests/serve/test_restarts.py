@@ -12,7 +12,7 @@ from serve_helpers import Served, events
 
 from pmlm.cli import run
 from pmlm.lm import LM
-from pmlm.writer import MOST_ATTEMPTS
+from pmlm.writer import CORNERED, MOST_ATTEMPTS
 
 CORNERING: dict[str, Any] = {"template": "The [MASK:6|ends=s] ___.", "num_words": 5, "order": "random"}
 IMPOSSIBLE: dict[str, Any] = {"template": "Tom saw [WORD|in=cat]", "ban": ["cat"], "whole_words": False, "seed": 1}
@@ -83,6 +83,26 @@ def test_no_way_at_all_is_said_in_the_command_lines_words(served: Served, capsys
     told = list(events(served, **IMPOSSIBLE))
     assert [name for name, _ in told if name != "step"] == ["draft", *["restart"] * (MOST_ATTEMPTS - 1), "error"]
     assert told[-1][1] == {"error": line}
+    assert served.settled()
+
+
+SHORTCUTS: list[dict[str, Any]] = [
+    {"parallel": "count:3"},
+    {"speculative": 3},
+    {"approximate_cache": 4, "visibility": "bidirectional"},
+]
+
+
+@pytest.mark.parametrize("shortcut", SHORTCUTS)
+def test_texts_that_take_a_shortcut_are_begun_anew_too(served: Served, model: LM, shortcut: dict[str, Any]) -> None:
+    found = [model.fill(**CORNERING, **shortcut, seed=seed) for seed in range(8)]
+    assert max(filled.attempts for filled in found) > 1, "no seed is cornered: take another template"
+    answer = served.post("/v1/generate", **CORNERING, **shortcut, seed=0, n=8)
+    assert answer.status_code == 200, answer.text
+    results = answer.json()["results"]
+    assert [(r["text"], r["attempts"]) for r in results] == [(filled.text, filled.attempts) for filled in found]
+    no_way = served.post("/v1/generate", **IMPOSSIBLE, **shortcut)
+    assert (no_way.status_code, no_way.json()) == (422, {"error": f"ConstraintError: {CORNERED}"})
     assert served.settled()
 
 

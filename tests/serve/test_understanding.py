@@ -175,6 +175,13 @@ def test_long_readings_do_not_block_the_event_loop(model: LM, monkeypatch: pytes
         assert reading.result().status_code == 200
 
 
+def test_a_fine_tuned_model_can_be_the_default(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMLM_MODEL", str(folders["sentiment"]))
+    tuned = load_any()
+    assert isinstance(tuned, Finetuned)
+    assert tuned.tasks() == finetuned_models()["sentiment"].tasks()
+
+
 def test_a_folder_is_served_as_what_it_is(folders: dict[str, Path], model: LM) -> None:
     assert isinstance(load_any(), LM)
     assert isinstance(load_any(folders["sentiment"]), Finetuned)

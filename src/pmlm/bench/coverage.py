@@ -40,8 +40,12 @@ class CoverageSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.fewest <= self.most <= self.common:
-            raise ConfigError("--fewest, --most and --common must not get smaller from one to the next")
+        if not 1 <= self.fewest <= self.most:
+            raise ConfigError(
+                f"a set has from 1 word on, and fewest is at most most, got fewest {self.fewest}, most {self.most}"
+            )
+        if self.common < self.most:
+            raise ConfigError(f"--common must be at least {self.most}, the words of the largest set, got {self.common}")
         if self.sets < 1:
             raise ConfigError(f"--sets must be at least 1, got {self.sets}")
 

@@ -117,7 +117,9 @@ def _whole_text(lms: dict[str, LM], tokens: int, settings: ExportBench) -> dict[
     """A text written from nothing, a token at a time in random order."""
 
     def write(lm: LM) -> object:
-        return lm.fill(f"[MASK:{tokens}]", seed=settings.seed, visibility="bidirectional", whole_words=False)
+        return lm.fill(
+            f"[MASK:{tokens}]", order="random", seed=settings.seed, visibility="bidirectional", whole_words=False
+        )
 
     return {"tokens": tokens, "engines": _alternate(lms, write, settings.rounds, 1)}
 

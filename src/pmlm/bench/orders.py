@@ -58,9 +58,9 @@ class OrderSettings:
     """Windows scored, and texts written, between two notes."""
 
     def __post_init__(self) -> None:
-        for name in ("rows", "texts", "chunk"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        for name, count in {"--rows": self.rows, "--texts": self.texts, "chunk": self.chunk}.items():
+            if count < 1:
+                raise ConfigError(f"{name} must be at least 1, got {count}")
         if bad := [share for share in self.shares if not 0 < share <= 1]:
             raise ConfigError(f"a share of hidden words is above 0 and at most 1, got {bad[0]:g}")
         if any(parse_order(name).kind == "list" for name in self.orders):

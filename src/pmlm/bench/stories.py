@@ -68,10 +68,18 @@ class StorySettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = ("documents", "exact_documents", "policy_documents", "word_passages", "stories", "samples", "best_of")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        counts = {
+            "--documents": self.documents,
+            "--exact": self.exact_documents,
+            "--confidence": self.policy_documents,
+            "--passages": self.word_passages,
+            "--free": self.stories,
+            "--samples": self.samples,
+            "--best-of": self.best_of,
+        }
+        for option, count in counts.items():
+            if count < 1:
+                raise ConfigError(f"{option} must be at least 1, got {count}")
         if not self.lengths or min(self.lengths) < 4:
             raise ConfigError("--lengths are numbers of slots from 4 on")
 

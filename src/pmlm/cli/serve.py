@@ -29,8 +29,8 @@ def serve(
             "--model",
             "-m",
             metavar="DIR",
-            help="Checkpoint folder, of a language model or a fine-tuned one; repeatable. Without it: the model "
-            "inside the package.",
+            help="Checkpoint folder, of a language model or a fine-tuned one; repeatable. Without it: PMLM_MODEL, else "
+            "the model inside the package.",
         ),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
@@ -46,7 +46,9 @@ def serve(
         int | None, typer.Option("--waiting", help="Requests served or waiting; the next is told to come back.")
     ] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Time that one request gets.")] = None,
-    samples: Annotated[int | None, typer.Option("--samples", help="Texts of one request, at most.")] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", help="Texts of one request, at most: n times best_of.")
+    ] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")] = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "torch",

@@ -237,6 +237,8 @@ def _write(
 ) -> tuple[list[Reveal], Slots | None]:
     """One token for each row that is picked and can go on."""
     picks = [pick for pick in picks if courses[pick.row].left]  # some may have been stopped at this very turn
+    if not picks:
+        return [], None
     if len(picks) < len(logp_MV):
         logp_MV = logp_MV[[pick.prediction for pick in picks]]
     flags_MV = allowed.at(slots_at([pick.row for pick in picks], [pick.slot for pick in picks], logp_MV.device))

@@ -4,7 +4,8 @@
 whatever its template, order, seed, sampling or constraints; what it becomes does not depend on who else is there.
 Those of one visibility, and among them those whose order the model chooses, form a pool. In a pool the first places
 are taken; who leaves makes room for the last. Order-causal pools keep their keys and values, the others recompute.
-Canvases that take a shortcut (pmlm.generation.speed) have passes of their own.
+Canvases that take a shortcut (pmlm.generation.speed) have passes of their own; one on which nothing is hidden has none,
+and leaves at its first turn.
 
 Ids in, ids out; no threads and no clocks here.
 
@@ -68,14 +69,17 @@ class Seat(Line):
 
 @dataclass(eq=False)
 class Solo(Line):
-    """One that takes a shortcut, and passes of its own."""
+    """One that takes a shortcut, and passes of its own; or needs none."""
 
     turns: Iterator[list[Reveal]]
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a line at a turn: a token, or an error; `is_last` where it has left."""
+    """What happened to a line at a turn: a token, or an error; `is_last` where it has left.
+
+    Neither of the two, where there was nothing to write.
+    """
 
     line: Line
     reveal: Reveal | None
@@ -96,7 +100,7 @@ class Engine:
         self.solos = Solos(model, places)
 
     def _pool(self, job: Job) -> "Pool | Solos":
-        if job.speed != Speed():
+        if job.speed != Speed() or not job.row.num_tokens:
             return self.solos
         key = (job.visibility, job.order.is_policy)
         if key not in self.pools:
@@ -125,7 +129,7 @@ class Engine:
 
 
 class Solos:
-    """Canvases that are filled by a shortcut, each for itself."""
+    """Canvases that are filled by a shortcut, each for itself; and those that are full already."""
 
     def __init__(self, model: LanguageModel, places: int) -> None:
         self.model, self.places = model, places
@@ -150,10 +154,10 @@ class Solos:
         """What one turn of each canvas wrote."""
         for line in list(self.lines):
             try:
-                reveals = next(line.turns, None)
-                events = [self._event(line, reveal) for reveal in reveals or []]
-                if not reveals:
-                    raise ConstraintError("no way is left to fill the rest under the constraints given")
+                reveals = next(line.turns, [])
+                if not reveals and line.job.row.num_tokens:
+                    raise Cornered("no way is left to fill the rest under the constraints given")
+                events = [self._event(line, reveal) for reveal in reveals] or [Event(line, None, None, is_last=True)]
             except PmlmError as error:
                 events = [Event(line, None, error, is_last=True)]
             for event in events:

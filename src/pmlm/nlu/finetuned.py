@@ -187,12 +187,16 @@ def load_finetuned(folder: str | Path, *, device: str = "auto") -> Finetuned:
 
 
 def load_any(folder: str | Path | None = None, *, device: str = "auto", engine: str = "torch") -> LM | Finetuned:
-    """A checkpoint as what it is: fine-tuned where it has heads, else a language model; `engine` as in `load`."""
-    if folder is None or not read_config(Path(folder)).get("heads"):
-        return load(folder, device=device, engine=engine)
+    """A checkpoint as what it is: fine-tuned where it has heads, else a language model.
+
+    Without a folder it is the default, as in `load`, and so is `engine`.
+    """
+    path = default_model_folder() if folder is None else Path(folder)
+    if not read_config(path).get("heads"):
+        return load(path, device=device, engine=engine)
     if engine != "torch":
-        raise ConfigError(f"{folder} is fine-tuned: such models are computed by torch, not by {engine}")
-    return load_finetuned(folder, device=device)
+        raise ConfigError(f"{path} is fine-tuned: such models are computed by torch, not by {engine}")
+    return load_finetuned(path, device=device)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ class Limits:
     blanks: int = 64
     """Of a template."""
     samples: int = 16
-    """Texts of one request."""
+    """Texts of one request, those that best_of drops included."""
     waiting: int = 128
     """Requests that are being served or wait; the next is told to come back later."""
     seconds: float = 60.0

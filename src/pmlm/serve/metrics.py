@@ -53,9 +53,14 @@ class Metrics:
             found = [(name, labels, value) for (name, labels), value in values.items() if name in members]
             if not found and kind != "histogram":
                 found = [(family, "", 0)] if family != "pmlm_requests_total" else []
-            lines += [f"{name}{labels} {value:g}" for name, labels, value in found]
+            lines += [f"{name}{labels} {_number(value)}" for name, labels, value in found]
         return "\n".join(lines) + "\n"
 
 
 def _labels(labels: dict[str, object]) -> str:
     return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else ""
+
+
+def _number(value: float) -> str:
+    """To the last digit: a count that is rounded stands still, and then jumps."""
+    return str(int(value)) if float(value).is_integer() else repr(value)

@@ -40,6 +40,7 @@ _HELP = {
     "speculative": "Order-causal, fixed orders: draft so many tokens and verify them. Exact in distribution.",
     "written": "Positions and tokens that come first, in this order; the text goes on from there.",
 }
+_WHICH = "Which of the n times best_of texts that the request has written, from 0; `seeds` has its seed."
 
 
 class _Strict(BaseModel):
@@ -100,8 +101,10 @@ class GenerateRequest(_Asked):
     ] = None
     words: Annotated[Text | None, Field(description="Instead: words to scatter, in order, over `length`.")] = None
     length: Annotated[int | None, Field(description="Tokens of the canvas for `words`.")] = None
-    n: Annotated[int, Field(description="How many texts, from seeds that follow each other.")] = 1
-    best_of: Annotated[int, Field(description="For each text, write so many and keep the likeliest.")] = 1
+    n: Annotated[int, Field(description="How many texts are answered, from seeds that follow each other.")] = 1
+    best_of: Annotated[
+        int, Field(description="For each text, write so many and keep the likeliest; n times so many are written.")
+    ] = 1
     seed: Annotated[Seed | None, Field(description="Without it one is drawn, and said.")] = None
 
 
@@ -302,7 +305,7 @@ class Health(BaseModel):
 class StepEvent(BaseModel):
     """Data of a `step` event."""
 
-    text: Annotated[int, Field(description="Which of the request's n texts, from 0.")]
+    text: Annotated[int, Field(description=_WHICH)]
     step: int
     of: int
     position: int
@@ -318,13 +321,13 @@ class DraftEvent(BaseModel):
     templates: Annotated[
         list[str], Field(description="As they are filled: words placed, every blank with its number of tokens.")
     ]
-    seeds: list[int]
+    seeds: Annotated[list[int], Field(description="Of each text; those of one choice by best_of follow each other.")]
 
 
 class RestartEvent(BaseModel):
     """Data of a `restart` event: constraints drove a text into a corner, it is begun anew and its steps from 1."""
 
-    text: Annotated[int, Field(description="Which of the request's n texts, from 0.")]
+    text: Annotated[int, Field(description=_WHICH)]
     attempt: Annotated[int, Field(description=f"2, 3, … of at most {MOST_ATTEMPTS}.")]
     draft: Annotated[list[str | None], Field(description="Tokens; null where something will be written.")]
     template: str

@@ -193,13 +193,13 @@ class Worker:
         if isinstance(event.error, Cornered):
             self._begin_again(task, task.lines.pop(event.line))
             return
-        if event.reveal is None:
-            assert event.error is not None
+        if event.error is not None:
             self._drop(task)
             self._fail(task, event.error)
             return
-        self.metrics.add("pmlm_tokens_total")
-        task.put(Wrote(task.lines[event.line], event.reveal))
+        if event.reveal is not None:
+            self.metrics.add("pmlm_tokens_total")
+            task.put(Wrote(task.lines[event.line], event.reveal))
         if event.is_last:
             del task.lines[event.line]
             task.num_left -= 1

@@ -42,13 +42,14 @@ export function blank({ word = false, size = "", options = [] }) {
 export const NAMED = ["starts", "ends", "in", "regex"];
 const inOption = (text) => text.replace(/[[\]|]/g, "\\$&");
 
-/** Options of a blank as {starts, ends, in, regex, digits}, and back; `open` is kept as it is. */
+/** Options of a blank as {starts, ends, in, regex, digits}, and back; others (`open`, `line`) are kept as they are. */
 export function readOptions(options) {
   const named = options.map((option) => option.split(/=(.*)/s)).filter(([name]) => NAMED.includes(name));
   return { digits: options.includes("digits"), ...Object.fromEntries(named.map(([name, value]) => [name, value.replace(/\\([[\]|])/g, "$1")])) };
 }
 export function writeOptions(wishes, before) {
-  return [...before.filter((option) => option === "open"), ...(wishes.digits ? ["digits"] : []),
+  const others = before.filter((option) => option !== "digits" && !NAMED.includes(option.split("=")[0]));
+  return [...others, ...(wishes.digits ? ["digits"] : []),
     ...NAMED.filter((name) => wishes[name]).map((name) => `${name}=${inOption(wishes[name])}`)];
 }
 
