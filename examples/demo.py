@@ -12,10 +12,13 @@ def main() -> None:
     lm = pmlm.load()
     print(f"{lm.about['name']}, {lm.model.num_parameters():,} parameters\n")
     for seed, (template, order) in enumerate(TEMPLATES):
-        filled = lm.fill(template, order=order, seed=seed, top_p=0.9)
+        filled = lm.fill(template, order=order, seed=seed, top_p=0.9, best_of=8)
         print(f"template  {template}\nfilled    {filled.text}")
         written = " ".join(f"{step}:{filled.tokens[i].strip()}" for step, i in enumerate(filled.order, start=1))
-        print(f"{order:9} {written}\nnll       {filled.nll:.2f} nats ({filled.visibility}, seed {filled.seed})\n")
+        print(
+            f"{order:9} {written}\nnll       {filled.nll:.2f} nats ({filled.visibility}, seed {filled.seed},", end=" "
+        )
+        print(f"the likeliest of {filled.best_of})\n")
 
 
 if __name__ == "__main__":

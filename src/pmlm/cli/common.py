@@ -47,6 +47,14 @@ VocabularyOption = Annotated[
 ]
 
 
+def use_threads(threads: int | None) -> None:
+    """As `--threads` says."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
 def print_json(document: Any) -> None:
     print(json.dumps(document, ensure_ascii=_is_plain(), indent=2))
 

@@ -16,6 +16,7 @@ from pmlm.cli.common import (
     SetsOption,
     ThreadsOption,
     print_json,
+    use_threads,
 )
 from pmlm.cli.follow import follow
 from pmlm.errors import ConfigError
@@ -142,14 +143,11 @@ def table(
 
 
 def _prepare(path: Path | None, sets: list[str] | None, seeds: int, threads: int | None) -> FinetuneSettings:
-    import torch
-
     from pmlm.nlu.settings import load_finetune_settings
 
     if seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}")
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     return load_finetune_settings(path, sets or [])
 
 

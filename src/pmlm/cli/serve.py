@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pmlm.cli.common import DeviceOption, EngineOption, QuietOption
+from pmlm.cli.common import DeviceOption, EngineOption, QuietOption, ThreadsOption, use_threads
 from pmlm.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def serve(
     samples: Annotated[
         int | None, typer.Option("--samples", help="Texts of one request, at most: n times best_of.")
     ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")] = None,
+    threads: ThreadsOption = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "torch",
     quiet: QuietOption = False,
@@ -68,10 +68,7 @@ def serve(
     token = token if token is not None else os.environ.get(_TOKEN)
     if token is not None and (not token.isascii() or not token.strip()):
         raise ConfigError("the token must be plain letters, digits and marks, and not empty")
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    use_threads(threads)
     app = create_app(_load(models or [], device, engine), limits=limits, token=token)
     if token is None and not _is_loopback(host):
         typer.echo(f"warning: {host} can be reached from elsewhere and no --token is set: anybody may use it", err=True)

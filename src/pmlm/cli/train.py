@@ -18,6 +18,7 @@ from pmlm.cli.common import (
     ThreadsOption,
     TokensOption,
     print_json,
+    use_threads,
 )
 from pmlm.cli.follow import follow
 from pmlm.cli.plan import show_plan
@@ -94,16 +95,13 @@ def execute(
     init_from: LM | None = None,
 ) -> None:
     """Run to the end or to an interrupt, on all ranks, and print the last figures."""
-    import torch
-
     from pmlm.corpus.shards import open_corpus
     from pmlm.runtime import pick_device
     from pmlm.training.distributed import joined_ranks
     from pmlm.training.resume import step_folders
     from pmlm.training.run import CHECKPOINTS, Run
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     if fresh and step_folders(folder / CHECKPOINTS):
         raise ConfigError(f"{folder} already holds checkpoints: leave out --fresh to go on, or give another --out")
     with joined_ranks(pick_device(device)) as (group, own):
