@@ -92,7 +92,7 @@ def test_with_absolute_positions_too_whatever_the_norms(norm: str, norm_input: b
 
 def test_tokens_that_have_grown_do_not_drown_absolute_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     def advantage(height: float) -> float:
-        """Nats by which the neighbour is ahead of the average slot, with tokens as after the first hundred steps."""
+        """Nats by which the neighbour is ahead of the average slot, with tokens of five times their first size."""
         monkeypatch.setattr(start, "HEIGHT", height)
         config = tiny_config(
             positions="absolute", near_start=2.0, num_heads=4, width=128, max_length=32, norm="pre", init_std=0.02
