@@ -25,8 +25,8 @@ from pmlm.model.positions import Distances, RelativeTables, sinusoids, wave_colu
 SLOWEST = 0.1
 """Radians per place: slower waves hardly tell a neighbour from the one beside it."""
 HEIGHT = 0.2
-"""Of the waves in a table of absolute positions: several times what tokens have in the first hundred steps. From 0.04 to
-0.3 served alike in a trial, 1 less well (docs/log.md)."""
+"""Of the waves in a table of absolute positions: several times what tokens have in the first hundred steps. From 0.04
+to 0.3 served alike in a trial, 1 less well (docs/log.md)."""
 
 
 @torch.no_grad()
