@@ -20,6 +20,7 @@ from pmlm.compare.settings import load_compare_settings, scale_names
 from pmlm.compare.stages import Comparison
 from pmlm.compare.tables import CLAIMS, read_results, report
 from pmlm.compare.texts import length_model, sentence_figures, sentence_rows
+from pmlm.compare.units import FOLDERS, Unit, model_units, stage_units
 from pmlm.config import to_dict
 from pmlm.corpus.framing import end_predicted, padding_as_text
 from pmlm.corpus.rows import RowSettings, RowStream
@@ -168,10 +169,12 @@ def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
 
 
 def comparison(tmp_path: Path, said: list[str]) -> Comparison:
-    return Comparison(
+    study = Comparison(
         TINY, tmp_path, tmp_path / "work", tmp_path / "out", device=torch.device("cpu"),
         drive=lambda _run: None, say=said.append,
     )  # fmt: skip
+    vars(study)["_row_tokens"] = 20.0  # for which there are no texts
+    return study
 
 
 def test_a_model_that_is_not_trained_to_the_end_is_not_measured(tmp_path: Path) -> None:
@@ -181,6 +184,67 @@ def test_a_model_that_is_not_trained_to_the_end_is_not_measured(tmp_path: Path) 
     comparison(tmp_path, said).run(("evaluate", "samples", "probe"))
     assert "perplexity: u-pmlm-a-seed-1 has to wait, u-pmlm-a is not trained to the end" in said
     assert not (tmp_path / "out").exists()
+
+
+def put_record(study: Comparison, unit: Unit) -> Path:
+    path = study._path(unit)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {"settings": study._unit_settings(unit), "model": unit.model, "seed": unit.seed, "made": {"seconds": 1}}
+    path.write_text(json.dumps(record))
+    return path
+
+
+def test_what_is_recorded_is_done_though_the_model_is_gone(tmp_path: Path) -> None:
+    """Results are kept with the source and runs are not: so it is on every other machine."""
+    said: list[str] = []
+    study = comparison(tmp_path, said)
+    done = [unit for stage in ("pretrain", "evaluate", "samples") for unit in stage_units(TINY, stage)]
+    before = {path: path.read_text() for path in [put_record(study, unit) for unit in done]}
+    study.run(("evaluate", "samples"))
+    assert said == []
+    study.run(("tune",))
+    assert (
+        "tuned: bert-a-seed-1-lm1b has to wait, the model of bert-a is gone: the stage `pretrain` trains it again"
+        in said
+    )
+    assert before == {path: path.read_text() for path in before}
+
+
+def test_a_model_that_is_gone_is_trained_again_where_it_is_needed(tmp_path: Path) -> None:
+    said: list[str] = []
+    study = comparison(tmp_path, said)
+    trained: list[str] = []
+
+    def train(settings: Any, _corpus: str) -> dict[str, Any]:
+        trained.append(settings.name)
+        (study.work / "runs" / settings.name / "model").mkdir(parents=True)
+        return {"tokens": 7, "training_seconds": 3.0, "curve": []}
+
+    study._trained = train  # type: ignore[method-assign, assignment]
+    paths = {unit.name: put_record(study, unit) for unit in stage_units(TINY, "pretrain")}
+    for unit in model_units(TINY, "gpt-a", 1):
+        put_record(study, unit)
+    study.run(("pretrain",))
+    assert set(trained) == set(paths) - {"gpt-a-seed-1"}  # of which all is known
+    assert any("bert-a-seed-1 is recorded, but its model is gone" in line for line in said)
+    record = read_record(paths["bert-a-seed-1"])
+    assert [entry["tokens"] for entry in record["again"]] == [7]
+    study.run(("pretrain",))
+    assert len(trained) == len(paths) - 1  # and not once more
+
+
+def test_a_model_whose_second_training_was_stopped_is_not_used(tmp_path: Path, corpus: Corpus) -> None:
+    study = comparison(tmp_path, [])
+
+    def stopped(run: Any) -> None:
+        (run.folder / "model").mkdir(parents=True)  # as the first evaluation does
+        raise KeyboardInterrupt
+
+    study.drive, study.corpus = stopped, lambda _name: corpus  # type: ignore[method-assign]
+    put_record(study, Unit("pretrain", "gpt-a", 1))
+    with pytest.raises(KeyboardInterrupt):
+        study._do(Unit("pretrain", "gpt-a", 1))
+    assert study._is_gone(Unit("pretrain", "gpt-a", 1))
 
 
 def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -314,9 +378,8 @@ def test_the_tiny_scale_goes_from_text_to_tables_and_back_byte_for_byte(tmp_path
     assert {r["model"] for r in pretrained} == {*TINY.models, *TINY.priors}
     assert all("torch" in r["made"]["machine"] and r["tokens"] and r["settings"] for r in pretrained)
     settings = load_compare_settings("tiny", ["sources.lm1b_train=300"])
-    whole = Comparison(settings, data, tmp_path / "work", out, device=torch.device("cpu"), drive=lambda _run: None)
-    for stage in ("pretrain", "perplexity", "tuned", "padding", "samples", "probes"):
-        assert len(list((out / stage).glob("*.json"))) == whole.units(stage), stage
+    for stage in FOLDERS:
+        assert len(list((out / FOLDERS[stage]).glob("*.json"))) == len(stage_units(settings, stage)), stage
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
     assert run("--data", str(data), *folders, "--quiet")[0] == 0  # nothing is done again
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}

@@ -31,6 +31,14 @@ def once(path: Path, settings: Mapping[str, Any], make: Callable[[], Record], lo
         return record
 
 
+def amend(path: Path, key: str, entry: Record) -> Record:
+    """Add to a list that the record at `path` holds."""
+    record = read_record(path)
+    record[key] = [*record.get(key, []), entry]
+    write_text(path, json.dumps(record, indent=2) + "\n")
+    return record
+
+
 def read_record(path: Path) -> Record:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))

@@ -158,6 +158,13 @@ class RunLoop(ABC, Generic[M, N]):
             self.export(model, result)
         return result
 
+    def export_again(self) -> None:
+        """Write the model of a run that has ended, where its folder was removed."""
+        model = self._plain_model()
+        measured = self.evaluate(model)
+        if self.ranks.is_main:
+            self.export(model, measured)
+
     def _is_better(self, figure: float, best: float) -> bool:
         return figure < best if self.lower_is_better else figure > best
 
