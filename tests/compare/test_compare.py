@@ -5,6 +5,7 @@ import lzma
 import math
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,46 @@ def test_a_result_is_made_once_and_a_damaged_one_is_named(tmp_path: Path) -> Non
     path.write_text("{")
     with pytest.raises(DataError, match=r"b\.json is damaged"):
         once(path, settings, dict, lock)
+
+
+def test_a_result_stands_where_only_what_changes_no_figure_has_changed(tmp_path: Path) -> None:
+    path, lock = tmp_path / "b.json", tmp_path / "lock"
+    run = arm_settings(TINY, "gpt-a", 1)
+    once(path, {"run": to_dict(run)}, lambda: {"x": 1}, lock)
+    same = replace(
+        run, name="x", about="y", precision="bf16", micro_rows=3,
+        saving=replace(run.saving, every=7, keep=5), evaluation=replace(run.evaluation, every=3, rows=9),
+    )  # fmt: skip
+    assert once(path, {"run": to_dict(same)}, dict, lock) == read_record(path)
+    for changed, name in (
+        (replace(run, num_steps=9), "num_steps"),
+        (replace(run, batch_rows=9), "batch_rows"),
+        (replace(run, optim=replace(run.optim, lr=9.0)), r"optim\.lr"),
+        (replace(run, saving=replace(run.saving, export="best")), r"saving\.export"),
+    ):
+        with pytest.raises(DataError, match=rf"other settings \(run\.{name}\)"):
+            once(path, {"run": to_dict(changed)}, dict, lock)
+
+
+def test_a_fine_tuned_model_depends_on_how_its_own_corpus_is_measured_alone(tmp_path: Path) -> None:
+    said: list[str] = []
+    study = comparison(tmp_path, said)
+    units = [unit for stage in ("tune", "padding") for unit in stage_units(TINY, stage)]
+    for unit in units:
+        put_record(study, unit)
+    for changes, kept in (
+        ({"importance_windows": 99, "importance_orders": 99}, ("wikitext", "lm1b")),
+        ({"exact": 99, "bound": 99}, ("lm1b",)),
+        ({"exact_sentences": 99}, ("wikitext",)),
+    ):
+        study.settings = replace(TINY, measure=replace(TINY.measure, **changes))
+        for unit in units:
+            if unit.corpus in kept:
+                study._do(unit)
+            else:
+                with pytest.raises(DataError, match=r"other settings \(measure\."):
+                    study._do(unit)
+    assert said == []
 
 
 def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:

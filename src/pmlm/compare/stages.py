@@ -39,6 +39,8 @@ UNFINISHED = "unfinished"
 """Beside a model: its training is on its way, or was stopped."""
 ANCHORS = ("Tom is a cat and Jerry is a mouse.", "Tom and Jerry become good friends in the end.")
 """The paper's demonstration (Appendix B)."""
+MEASURED = {"wikitext": ("context", "exact", "bound"), "lm1b": ("sentence_context", "exact_sentences")}
+"""What of `measure` the figures of a fine-tuned model depend on."""
 BETWEEN = 60
 """Tokens between the anchors."""
 
@@ -230,8 +232,11 @@ class Comparison:
         """What a record depends on."""
         settings: dict[str, Any] = {"run": to_dict(self._run_settings(unit))}
         match unit.stage:
-            case "evaluate" | "tune" | "padding":
+            case "evaluate":
                 settings["measure"] = to_dict(self.settings.measure)
+            case "tune" | "padding":
+                measure = to_dict(self.settings.measure)
+                settings["measure"] = {key: measure[key] for key in MEASURED[unit.corpus] if key in measure}
             case "probe":
                 settings["probe"] = to_dict(self.settings.probe)
         return settings

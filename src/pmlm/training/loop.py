@@ -10,7 +10,7 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -249,6 +249,6 @@ def _step_of(line: str) -> float:
         return math.inf  # a line cut off by a kill
 
 
-def differences(before: dict[str, Any], now: dict[str, Any], free: set[str]) -> list[str]:
+def differences(before: dict[str, Any], now: dict[str, Any], free: Set[str]) -> list[str]:
     """The keys, but for the free ones, whose values differ."""
     return sorted(k for k in (before.keys() | now.keys()) - free if before.get(k) != now.get(k))
