@@ -312,6 +312,12 @@ def test_equal_work_is_fewer_tokens_of_the_dearer_objective() -> None:
     assert work[0] == pytest.approx(work[1], rel=0.03)
 
 
+@pytest.mark.parametrize("scale", scale_names())
+def test_a_fine_tuning_that_is_killed_loses_a_fifth_of_it_at_most(scale: str) -> None:
+    run = tune_settings(load_compare_settings(scale, []), "u-pmlm-a", 1, "lm1b")
+    assert 1 <= run.saving.every <= max(1, math.ceil(run.num_steps / 5))
+
+
 def test_ways_of_padding_differ_in_nothing_else() -> None:
     packed = tune_settings(TINY, "u-pmlm-a", 1, "lm1b")
     for packing in ("padded", "padding-seen"):

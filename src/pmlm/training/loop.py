@@ -124,7 +124,7 @@ class RunLoop(ABC, Generic[M, N]):
             best = facts.get("best")
             self.best = None if best is None else (best[0], best[1])
             self.stale = facts.get("stale", 0)
-            self._cut_metrics(self.trainer.step)
+        self._cut_metrics(self.trainer.step)
         return self.trainer.step
 
     def events(self, should_stop: Callable[[], bool] = lambda: False) -> Iterator[StepReport | M | Saved]:
@@ -220,7 +220,7 @@ class RunLoop(ABC, Generic[M, N]):
             raise RunError(f"cannot write {self.folder / METRICS}: {error.strerror}") from None
 
     def _cut_metrics(self, step: int) -> None:
-        """Drop what a killed run logged after the checkpoint that we go on from."""
+        """Drop what a killed run logged after the checkpoint that we go on from; all of it where there is none."""
         path = self.folder / METRICS
         if not self.ranks.is_main or not path.is_file():
             return
