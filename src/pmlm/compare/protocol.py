@@ -8,7 +8,6 @@ from pmlm.training.plan import work_per_token
 from pmlm.training.run import with_tokens
 from pmlm.training.settings import TrainSettings
 
-
 TUNE_SAVES = 5
 """How often a fine-tuning is saved, at least: it is short."""
 
