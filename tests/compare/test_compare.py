@@ -301,8 +301,89 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
     with pytest.raises(TrainingDiverged, match=r"gpt-a-seed-1 diverged; all else is done"):
         study.run(("pretrain",))
     total = len(TINY.pretrained())
-    assert f"pretrain: bert-a-seed-1 is done; 1 of {total}, about 0 min left in this stage" in said
+    assert f"pretrain: u-pmlm-r-seed-1 is done; 1 of {total}, about 0 min left in this stage" in said
     assert len(list((tmp_path / "out" / "pretrain").glob("*.json"))) == len(TINY.pretrained()) - 1
+
+
+def with_fakes(study: Comparison) -> list[str]:
+    """What is made, in order, by a comparison that trains and measures nothing."""
+    made: list[str] = []
+
+    def fake(unit: Unit) -> dict[str, Any]:
+        made.append(unit.label)
+        if unit.stage == "pretrain":
+            (study.work / "runs" / unit.name / "model").mkdir(parents=True)
+        return {"tokens": 1}
+
+    study._made = fake  # type: ignore[method-assign]
+    return made
+
+
+def test_one_model_after_another_goes_through_all_stages(tmp_path: Path) -> None:
+    study = comparison(tmp_path, [])
+    made = with_fakes(study)
+    study.run(tuple(FOLDERS))
+    assert made[:6] == [
+        "pretrain: gpt-a-seed-1", "perplexity: gpt-a-seed-1", "tuned: gpt-a-seed-1-wikitext",
+        "tuned: gpt-a-seed-1-lm1b", "padding: gpt-a-packed", "padding: gpt-a-padded",
+    ]  # fmt: skip
+    order = [line.removeprefix("pretrain: ") for line in made if line.startswith("pretrain")]
+    claimed = ["gpt-a", "u-pmlm-r", "bert-r", "u-pmlm-a", "bert-a"]
+    assert order[:5] == [f"{name}-seed-1" for name in claimed]
+    assert order[-4:] == ["prior-half-seed-1", "prior-beta-seed-1", "gpt-a-seed-2", "u-pmlm-r-seed-2"]
+    assert len(made) == len(set(made)) == sum(len(stage_units(TINY, stage)) for stage in FOLDERS)
+
+
+def test_stages_one_by_one_make_the_same(tmp_path: Path) -> None:
+    study = comparison(tmp_path, [])
+    made = with_fakes(study)
+    for stage in FOLDERS:
+        study.run((stage,))
+        assert {line.partition(":")[0] for line in made} == set(
+            list(FOLDERS.values())[: list(FOLDERS).index(stage) + 1]
+        )
+    assert len(made) == len(set(made)) == sum(len(stage_units(TINY, stage)) for stage in FOLDERS)
+
+
+def test_two_processes_leave_nothing_undone(tmp_path: Path) -> None:
+    """While one trains a model, the other does all the rest; what is left is done by whoever comes back to it."""
+    one, other = comparison(tmp_path, []), comparison(tmp_path, [])
+    made, more = with_fakes(one), with_fakes(other)
+    slow = one._made
+
+    def meanwhile(unit: Unit) -> dict[str, Any]:
+        if unit.label == "pretrain: u-pmlm-r-seed-1":
+            other.run(tuple(FOLDERS))
+            assert other.waiting["pretrain: u-pmlm-r-seed-1"] == "another process is at it"
+            assert other.waiting["padding: u-pmlm-r-packed"] == "the stage `tune` makes it"
+        return slow(unit)
+
+    one._made = meanwhile  # type: ignore[method-assign]
+    one.run(tuple(FOLDERS))
+    assert not one.waiting
+    assert len(more) > len(made)
+    assert sorted(made + more) == sorted(unit.label for stage in FOLDERS for unit in stage_units(TINY, stage))
+
+
+def test_what_had_to_wait_is_looked_at_again(tmp_path: Path) -> None:
+    """Another process ends what we waited for while we are at something else."""
+    study = comparison(tmp_path, [])
+    made, last = with_fakes(study), TINY.pretrained()[-1]
+    fake = study._made
+
+    def ends(unit: Unit) -> dict[str, Any]:
+        if unit == Unit("pretrain", *last):
+            lock.__exit__(None, None, None)
+            put_record(study, Unit("pretrain", "gpt-a", 1))
+            (study.work / "runs" / "gpt-a-seed-1" / "model").mkdir(parents=True)
+        return fake(unit)
+
+    study._made = ends  # type: ignore[method-assign]
+    lock = locked(study._lock("pretrain-gpt-a-seed-1"))
+    lock.__enter__()
+    study.run(tuple(FOLDERS))
+    assert "perplexity: gpt-a-seed-1" in made
+    assert not study.waiting
 
 
 def test_equal_work_is_fewer_tokens_of_the_dearer_objective() -> None:

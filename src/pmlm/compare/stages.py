@@ -60,16 +60,32 @@ class Comparison:
 
         self.failed: list[str] = []
         """Units whose training diverged."""
+        self.waiting: dict[str, str] = {}
+        """Units that could not be made yet, and why."""
 
     def run(self, stages: tuple[str, ...]) -> None:
-        """Several processes may do this at once: each takes what no other is at."""
+        """Model by model, so that what is stopped leaves whole rows of the tables.
+
+        Several processes may do this at once: each takes what no other is at. What had to wait is looked at again as
+        long as something else was done meanwhile.
+        """
         if "prepare" in stages:
             self.prepare()
-        for stage in FOLDERS:
-            for unit in stage_units(self.settings, stage) if stage in stages else ():
-                self._do(unit)
+        has_news = True
+        while has_news:
+            done = [self._do(unit) for unit in self._units(stages)]
+            has_news = any(done) and bool(self.waiting)
         if self.failed:
             raise TrainingDiverged(f"the training of {', '.join(self.failed)} diverged; all else is done")
+
+    def _units(self, stages: tuple[str, ...]) -> list[Unit]:
+        """In the order in which they are made."""
+        return [
+            unit
+            for name, seed in self.settings.pretrained()
+            for unit in model_units(self.settings, name, seed)
+            if unit.stage in stages and unit.label not in self.failed
+        ]
 
     # -- texts ------------------------------------------------------------------------------------------------------
 
@@ -171,27 +187,37 @@ class Comparison:
 
     # -- units of work ----------------------------------------------------------------------------------------------
 
-    def _do(self, unit: Unit) -> None:
-        """Make a unit's record where that is not there yet and all that it needs is."""
+    def _do(self, unit: Unit) -> bool:
+        """Make a unit's record where that is not there yet and all that it needs is; whether something was made."""
         path, lock = self._path(unit), self._lock(f"{unit.folder}-{unit.name}")
         was_there = path.is_file()
         if not was_there and (reason := self._hindrance(unit)):
-            self.say(f"{unit.label} has to wait, {reason}")
-            return
+            self._wait(unit, reason)
+            return False
         arm = ARMS[unit.model]
         about = {"model": unit.model, "title": arm.title, "seed": unit.seed, "scale": self.settings.scale}
         try:
             record = once(path, self._unit_settings(unit), lambda: {**about, **self._made(unit)}, lock)
-            if was_there and self._is_gone(unit):
+            is_again = was_there and self._is_gone(unit)
+            if is_again:
                 record = self._train_again(unit, path, lock)
         except TrainingDiverged as error:
             self.say(f"{unit.label} failed: {error}")
-            self.failed.append(unit.name)
-            return
+            self.failed.append(unit.label)
+            self.waiting.pop(unit.label, None)
+            return False
         if record is None:
-            self.say(f"{unit.folder}: another process is at {unit.name}")
-        elif not was_there:
+            self._wait(unit, "another process is at it")
+            return False
+        self.waiting.pop(unit.label, None)
+        if not was_there:
             self.say(f"{unit.label} is done; {self._outlook(unit.stage)}")
+        return is_again or not was_there
+
+    def _wait(self, unit: Unit, reason: str) -> None:
+        if self.waiting.get(unit.label) != reason:
+            self.say(f"{unit.label} has to wait, {reason}")
+        self.waiting[unit.label] = reason
 
     def _path(self, unit: Unit) -> Path:
         return self.out / unit.folder / f"{unit.name}.json"
