@@ -19,7 +19,7 @@ from pmlm.compare.protocol import arm_settings, tune_settings
 from pmlm.compare.records import once, read_record
 from pmlm.compare.settings import load_compare_settings, scale_names
 from pmlm.compare.stages import Comparison
-from pmlm.compare.tables import CLAIMS, read_results, report
+from pmlm.compare.tables import CLAIMS, Claim, read_results, report
 from pmlm.compare.texts import length_model, sentence_figures, sentence_rows
 from pmlm.compare.units import FOLDERS, Unit, model_units, stage_units
 from pmlm.config import to_dict
@@ -416,17 +416,17 @@ def figure(perplexity: float) -> dict[str, Any]:
     return {"perplexity": perplexity, "perplexity_stderr": 0.5, "bits_per_byte": 2.0, "rows": 4, "row_nll": rows}
 
 
-def write_perplexity(out: Path, name: str, sequential: float, shuffled: float) -> None:
-    exact = {"l2r": figure(sequential), "random": figure(shuffled)}
+def write_perplexity(out: Path, name: str, sequential: float, shuffled: float | None, seed: int = 1) -> None:
+    exact = {"l2r": figure(sequential)} | ({} if shuffled is None else {"random": figure(shuffled)})
     record = {
-        "model": name, "title": ARMS[name].title, "seed": 1,
+        "model": name, "title": ARMS[name].title, "seed": seed,
         "wikitext": {
             "context": 8, "unknown_share": 0.0, "unk_words": 0.01, "exact_rows": [[0, 10], [0, 10], [1, 20]],
-            "bidirectional": {"exact": exact, "bound": figure(9.0)},
+            "bidirectional" if shuffled is not None else "causal": {"exact": exact, "bound": figure(9.0)},
         },
     }  # fmt: skip
     (out / "perplexity").mkdir(parents=True, exist_ok=True)
-    (out / "perplexity" / f"{name}.json").write_text(json.dumps(record))
+    (out / "perplexity" / f"{name}-{seed}.json").write_text(json.dumps(record))
 
 
 def test_a_claim_that_fails_is_reported_as_failed(tmp_path: Path) -> None:
@@ -437,8 +437,69 @@ def test_a_claim_that_fails_is_reported_as_failed(tmp_path: Path) -> None:
     assert "| u-PMLM-A is below BERT, sequential | pretrained | holds | 10.0 and 11.0 | -0.070 ± 0.025 |" in text
     assert "| u-PMLM-A is below BERT, random | pretrained | **fails** | 12.0 and 11.5 | +0.043 ± 0.000 |" in text
     assert "| random is within 10 % of sequential, u-PMLM-A | pretrained | **fails** | 12.0 and 10.0 | +0.182" in text
-    assert CLAIMS[-1][0] not in text  # R was not measured
+    assert CLAIMS[-1].text not in text  # R was not measured
     assert "| BERT | 1 | 11.0 ± 0.5 | 11.5 ± 0.5 | – | – | 2.000 | – | 23.12 | 25.54 |" in text
+
+
+def test_a_claim_is_undecided_where_its_limit_is_near() -> None:
+    below = Claim("", ("a", "l2r"), ("b", "l2r"))
+    assert [below.verdict(*x) for x in ((-0.3, 0.1), (-0.1, 0.1), (0.1, 0.1), (0.3, 0.1), (-0.3, None))] == [
+        "holds", "undecided", "undecided", "**fails**", "undecided",
+    ]  # fmt: skip
+    within = Claim("", ("a", "l2r"), ("b", "l2r"), 1.1, 0.9)
+    assert [within.verdict(x, 0.01) for x in (0.0, 0.08, -0.1, 0.2, -0.2)] == [
+        "holds", "undecided", "undecided", "**fails**", "**fails**",
+    ]  # fmt: skip
+    assert within.verdict(0.0, 0.06) == "undecided"  # it may be more than 10 % either way
+    above = Claim("", ("a", "l2r"), ("b", "l2r"), 1.1)
+    assert [above.verdict(x, 0.01) for x in (-9.0, 0.05, 0.2)] == ["holds", "holds", "**fails**"]
+
+
+def test_masked_models_are_compared_with_gpt_row_by_row(tmp_path: Path) -> None:
+    write_perplexity(tmp_path, "u-pmlm-r", 12.0, 12.5)
+    write_perplexity(tmp_path, "gpt-a", 10.0, None)
+    text = report(read_results(tmp_path), "tiny")
+    row = "| u-PMLM-R is at most 10 % above GPT, sequential | pretrained | **fails** | 12.0 and 10.0 | +0.182 ± 0.000 |"
+    assert row in text
+
+
+def test_several_seeds_have_a_mean_and_a_deviation(tmp_path: Path) -> None:
+    for seed, value in ((1, 10.0), (2, 12.0), (3, 14.0)):
+        write_perplexity(tmp_path, "gpt-a", value, None, seed)
+    write_perplexity(tmp_path, "bert-a", 11.0, 11.5)
+    text = report(read_results(tmp_path), "tiny")
+    mean = "| GPT | mean of 3 ± deviation | 12.0 ± 2.0 | – | – | – | 2.000 ± 0.000 | – | 21.23 | – |"
+    assert mean in text
+    assert text.count("mean of") == 1
+
+
+def write_sentences(out: Path, stage: str, name: str, visibility: str, kind: str) -> None:
+    found = {"l2r": {kind: figure(20.0), "x and N": figure(30.0)}, "bound": figure(9.0)}
+    record = {
+        "model": name, "title": ARMS[name].title, "seed": 1,
+        "lm1b": {"context": 8, "fitting": 3, "sentences": 4, visibility: found},
+    }  # fmt: skip
+    if stage == "perplexity":
+        record["wikitext"] = read_record(out / stage / f"{name}-1.json")["wikitext"]
+    (out / stage).mkdir(exist_ok=True)
+    (out / stage / f"{name}-1.json").write_text(json.dumps(record))
+
+
+def test_p_of_n_is_told_after_fine_tuning_alone_and_x_alone_is_labelled(tmp_path: Path) -> None:
+    write_perplexity(tmp_path, "bert-a", 11.0, 11.5)
+    write_perplexity(tmp_path, "gpt-a", 11.0, None)
+    for stage in ("perplexity", "tuned"):
+        write_sentences(tmp_path, stage, "bert-a", "bidirectional", "x given N")
+        write_sentences(tmp_path, stage, "gpt-a", "causal", "x alone")
+    text = report(read_results(tmp_path), "tiny")
+    for line in (
+        "| BERT | 1 | pretrained | 20.0 ± 0.5 | – | – | – |",
+        "| BERT | 1 | tuned | 20.0 ± 0.5 | – | 30.0 ± 0.5 | – |",
+        "| GPT | 1 | pretrained | 20.0 ± 0.5 (x alone) | – | – | – |",
+        "| GPT | 1 | tuned | 20.0 ± 0.5 (x alone) | – | 30.0 ± 0.5 | – |",
+    ):
+        assert line in text
+    assert "left empty for models that were not fine-tuned" in text
 
 
 def run(*arguments: str) -> tuple[int, str]:
