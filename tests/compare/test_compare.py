@@ -298,7 +298,7 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
         return {"tokens": 1}
 
     study._trained = trained  # type: ignore[method-assign, assignment]
-    with pytest.raises(TrainingDiverged, match=r"gpt-a-seed-1 diverged; all else is done"):
+    with pytest.raises(TrainingDiverged, match=r"gpt-a-seed-1 diverged; all that does not need it was gone through"):
         study.run(("pretrain",))
     total = len(TINY.pretrained())
     assert f"pretrain: u-pmlm-r-seed-1 is done; 1 of {total}, about 0 min left in this stage" in said
@@ -518,6 +518,32 @@ def test_wrong_input_is_named(tmp_path: Path) -> None:
     assert "holds no results yet" in run("--stage", "tables", "--out", str(tmp_path))[1]
     missing = run("--stage", "prepare", "--data", str(tmp_path), "--work", str(tmp_path / "w"))[1]
     assert "wiki.valid.tokens.xz is missing" in missing
+
+
+def test_a_log_says_what_is_done_and_what_is_left_and_tables_are_made_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where stderr is no terminal, as here."""
+
+    def fake(study: Comparison, unit: Unit) -> dict[str, Any]:
+        if unit.model == "bert-a":
+            raise TrainingDiverged("the loss is not finite")
+        (study.work / "runs" / unit.name / "model").mkdir(parents=True)
+        return {"parameters": 1, "tokens": 1, "training_seconds": 1, "curve": []}
+
+    monkeypatch.setattr(Comparison, "_made", fake)
+    out = tmp_path / "out"
+    folders = ("--data", str(tmp_path), "--work", str(tmp_path / "work"), "--out", str(out))
+    more = ("--set", 'models=["gpt-a", "bert-a"]', "--set", "priors=[]", "--set", "more_seeds=[]")
+    result = CliRunner().invoke(app, ["compare", *folders, *more, "--stage", "pretrain,tables"])
+    assert isinstance(result.exception, TrainingDiverged)
+    assert "pretrain: gpt-a-seed-1 is done" in result.stderr
+    assert "failed: pretrain: bert-a-seed-1" in result.stderr
+    assert "| GPT | 1 | 0.0M |" in (out / "tables.md").read_text()
+    left = CliRunner().invoke(app, ["compare", *folders, *more, "--stage", "samples"]).stderr
+    assert "not done: samples: bert-a (bert-a is not trained to the end)" in left
+    again = CliRunner().invoke(app, ["compare", *folders, *more, "--stage", "pretrain", "--quiet"])
+    assert again.stderr == ""
 
 
 def sentence(rng: random.Random) -> str:

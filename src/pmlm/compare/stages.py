@@ -75,8 +75,13 @@ class Comparison:
         while has_news:
             done = [self._do(unit) for unit in self._units(stages)]
             has_news = any(done) and bool(self.waiting)
+        for label, reason in self.waiting.items():
+            self.say(f"not done: {label} ({reason})")
+        for label in self.failed:
+            self.say(f"failed: {label}")
         if self.failed:
-            raise TrainingDiverged(f"the training of {', '.join(self.failed)} diverged; all else is done")
+            names = ", ".join(self.failed)
+            raise TrainingDiverged(f"the training of {names} diverged; all that does not need it was gone through")
 
     def _units(self, stages: tuple[str, ...]) -> list[Unit]:
         """In the order in which they are made."""

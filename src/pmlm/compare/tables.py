@@ -9,6 +9,7 @@ from typing import Any
 
 from pmlm.compare.arms import ARMS
 from pmlm.compare.records import Record, read_record
+from pmlm.compare.units import FOLDERS
 from pmlm.errors import DataError
 from pmlm.evaluation import by_unit, ratio_stderr
 from pmlm.keeping import markdown_table
@@ -70,12 +71,15 @@ CLAIMS = [
 Results = dict[str, list[Record]]
 
 
+def has_results(out: Path) -> bool:
+    return any(any((out / folder).glob("*.json")) for folder in FOLDERS.values())
+
+
 def read_results(out: Path) -> Results:
-    stages = ("pretrain", "perplexity", "tuned", "padding", "samples", "probes")
-    found = {stage: [read_record(path) for path in sorted((out / stage).glob("*.json"))] for stage in stages}
-    if not any(found.values()):
+    if not has_results(out):
         raise DataError(f"{out} holds no results yet")
-    return found
+    folders = FOLDERS.values()
+    return {folder: [read_record(path) for path in sorted((out / folder).glob("*.json"))] for folder in folders}
 
 
 def report(results: Results, scale: str) -> str:
