@@ -104,6 +104,27 @@ def test_lengths_are_a_distribution(corpus: Corpus) -> None:
     assert lengths.nll(rows[0].num_tokens) < lengths.nll(18)
 
 
+def test_what_is_fine_tuned_on_fits_and_padded_rows_cut_no_sentence(tmp_path: Path, corpus: Corpus) -> None:
+    short = [f"Tom saw {n} cats." for n in range(60)]
+    study = comparison(tmp_path, [])
+    vars(study).update(
+        tokenizer=corpus.tokenizer, sentences=([*short, "Mia and Tom went home because it rained. " * 9], [])
+    )
+    assert study.lessons == short
+    context = TINY.measure.sentence_context
+    assert study.lengths == length_model(short, corpus.tokenizer, context)
+    study._prepare_sentences()
+    stream = RowStream(study.corpus("lm1b"), RowSettings(length=context, short_share=0.0, packing="padded"), 0)
+    rows = stream.take(200)
+    assert all(len(row) == 1 and row[0].at_start and row[0].at_end for row in rows)
+
+
+def test_bert_and_u_pmlm_are_padded_in_all_ways() -> None:
+    padded = {(unit.model, unit.packing) for unit in stage_units(TINY, "padding")}
+    expected = {(name, way) for name in ("bert-r", "u-pmlm-a", "u-pmlm-r") for way in TINY.padding}
+    assert padded == expected | {("gpt-a", "packed"), ("gpt-a", "padded")}
+
+
 def fresh(corpus: Corpus, name: str, packing: str = "packed") -> LM:
     settings = (
         arm_settings(TINY, name, 1) if packing == "packed" else tune_settings(TINY, name, 1, "lm1b", packing, 9.0)

@@ -19,6 +19,7 @@ from pmlm.compare.texts import Lengths, length_model, sentence_figures, sentence
 from pmlm.compare.units import FOLDERS, Unit, model_units, stage_units
 from pmlm.config import to_dict
 from pmlm.corpus.documents import iter_documents, read_documents
+from pmlm.corpus.framing import Row
 from pmlm.corpus.prepare import PrepareSettings, prepare, read_ids
 from pmlm.corpus.shards import Corpus, open_corpus
 from pmlm.errors import DataError, TrainingDiverged
@@ -123,9 +124,12 @@ class Comparison:
         self._prepare([self.source(name) for name in sources.pretrain], "pretrain", main, drop)
         wikitext = PrepareSettings(split="wikitext", heldout=0.05, min_chars=1)
         self._prepare([self.source(sources.wikitext_train)], "wikitext", wikitext)
-        sentences = self.work / "lm1b-train.txt"
-        write_text(sentences, "\n".join(self.sentences[0]) + "\n")
-        self._prepare([sentences], "lm1b", PrepareSettings(split="lines", heldout=0.05, min_chars=1))
+        self._prepare_sentences()
+
+    def _prepare_sentences(self) -> None:
+        path = self.work / "lm1b-train.txt"
+        write_text(path, "\n".join(self.lessons) + "\n")
+        self._prepare([path], "lm1b", PrepareSettings(split="lines", heldout=0.05, min_chars=1))
 
     def _prepare(self, paths: list[Path], name: str, settings: PrepareSettings, drop: list[str] | None = None) -> None:
         self.say(f"preparing {name}")
@@ -139,7 +143,7 @@ class Comparison:
 
     @cached_property
     def sentences(self) -> tuple[list[str], list[str]]:
-        """Of LM1B: to fine-tune on, and to measure."""
+        """Of LM1B: to fine-tune on, and to measure, where they fit."""
         lines = read_documents(self.source(self.settings.sources.lm1b), "lines")
         cut = self.settings.sources.lm1b_train
         if len(lines) <= cut:
@@ -149,9 +153,17 @@ class Comparison:
         return lines[:cut], lines[cut:]
 
     @cached_property
+    def _lesson_rows(self) -> list[Row]:
+        return sentence_rows(self.sentences[0], self.tokenizer, self.settings.measure.sentence_context)
+
+    @cached_property
+    def lessons(self) -> list[str]:
+        """Of LM1B: the sentences to fine-tune on that fit, as those do that are measured. No row of one is cut."""
+        return [self.sentences[0][row.document] for row in self._lesson_rows]
+
+    @cached_property
     def lengths(self) -> Lengths:
-        context = self.settings.measure.sentence_context
-        return length_model(self.sentences[0], self.tokenizer, context)
+        return length_model(self.lessons, self.tokenizer, self.settings.measure.sentence_context)
 
     # -- models -----------------------------------------------------------------------------------------------------
 
@@ -280,9 +292,8 @@ class Comparison:
 
     @cached_property
     def _row_tokens(self) -> float:
-        """Content tokens of a sentence that fits, on average."""
-        rows = sentence_rows(self.sentences[0], self.tokenizer, self.settings.measure.sentence_context)
-        return sum(row.num_tokens for row in rows) / len(rows)
+        """Content tokens of a sentence that is fine-tuned on, on average."""
+        return sum(row.num_tokens for row in self._lesson_rows) / len(self._lesson_rows)
 
     def _made(self, unit: Unit) -> Record:
         """A unit's figures."""

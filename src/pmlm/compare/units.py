@@ -14,7 +14,7 @@ FOLDERS = {
 """Where the records of a stage are. The stages stand in the order in which a model goes through them."""
 
 SAMPLED = ("u-pmlm-a", "u-pmlm-r", "bert-a", "bert-r", "gpt-a")
-PADDED = ("u-pmlm-a", "u-pmlm-r")
+PADDED = ("bert-r", "u-pmlm-a", "u-pmlm-r")
 """Models that are fine-tuned in all ways of padding; GPT cannot be told what a hidden token is."""
 PROBED = ("bert-r", "u-pmlm-r")
 """Beside the models that differ in the prior."""
