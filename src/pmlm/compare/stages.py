@@ -268,7 +268,7 @@ class Comparison:
             self.say(f"{unit.label} is recorded, but its model is gone from {self.work}: it is trained again")
             origin, began = made(), time.time()
             trained = self._made(unit)
-            again = {key: trained[key] for key in ("tokens", "training_seconds") if key in trained}
+            again: Record = {key: trained[key] for key in ("tokens", "training_seconds") if key in trained}
             return amend(path, "again", {**again, "made": {**origin, "seconds": round(time.time() - began, 1)}})
 
     def _unit_settings(self, unit: Unit) -> dict[str, Any]:
