@@ -15,7 +15,7 @@ FOLDERS = {
 
 SAMPLED = ("u-pmlm-a", "u-pmlm-r", "bert-a", "bert-r", "gpt-a")
 PADDED = ("bert-r", "u-pmlm-a", "u-pmlm-r")
-"""Models that are fine-tuned in all ways of padding; GPT cannot be told what a hidden token is."""
+"""Models that are fine-tuned in all ways of padding; GPT, which hides nothing, in rows with and without it."""
 PROBED = ("bert-r", "u-pmlm-r")
 """Beside the models that differ in the prior."""
 
