@@ -9,11 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from test_cli import Capture, ok, refused
 
 from conftest import STORIES
 from pmlm.cli import run
+from pmlm.cli.live import plain_display
 from pmlm.corpus.shards import Corpus
+from pmlm.training.distributed import Ranks
+from pmlm.training.loop import Pace
+from pmlm.training.run import Evaluation
+from pmlm.training.trainer import StepReport
 
 
 @pytest.fixture
@@ -175,3 +181,18 @@ def test_an_interrupt_saves_and_exits_130_and_the_run_goes_on(corpus: Corpus, tm
         )
         == 0
     )
+
+
+def test_a_log_names_the_run_in_every_line(capsys: Capture) -> None:
+    class Fake:
+        name, device, ranks = "gpt-a-seed-1", torch.device("cpu"), Ranks()
+        pace = Pace(num_steps=9, evaluate_every=1, save_every=1, keep=1)
+
+        def flops_per_token(self) -> float:
+            return 1.0
+
+    with plain_display(Fake(), 0) as show:  # type: ignore[arg-type]
+        show(StepReport(1, 2.0, (2.0,), 1.0, 0.1, 8, 0.1))
+        show(Evaluation(1, {"causal": {16: 3.0}}))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["gpt-a-seed-1"] * 2

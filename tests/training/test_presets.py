@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
+from fakes import bare_batch, random_rows
 from pmlm.corpus.shards import Corpus
 from pmlm.errors import ConfigError
-from pmlm.model import ModelConfig
+from pmlm.masking import Masking, Prior
+from pmlm.model import ModelConfig, build_model
+from pmlm.model.config import Positions
+from pmlm.objectives import APLM, GPT, XLNET, Objective, prepare, weighted_nll
+from pmlm.runtime import RowRandom, generator
 from pmlm.training.plan import count_parameters, flops_per_token, make_plan
 from pmlm.training.run import Run
 from pmlm.training.settings import TrainSettings, load_settings, preset_names
@@ -122,3 +129,30 @@ def test_the_plan_counts_what_is_executed() -> None:
     # one layer, all of it at the predicted half but for queries, keys, values and mixing
     forward = 2 * 3 * 16 + 2 * 2 * 10 * 4 + 0.5 * (2 * (16 + 2 * 4 * 8)) + 0.5 * 2 * (16 + 400)
     assert flops_per_token(small, objective, 10) == pytest.approx(3 * forward)
+
+
+ROW = 48
+HALF = Masking(prior=Prior(kind="table", weights=(0.0,) * (ROW // 2) + (1.0,) + (0.0,) * (ROW // 2)))
+"""Just half of each row: no query is there to fill up a row."""
+
+
+@pytest.mark.parametrize("positions", ["absolute", "rotary", "relative", "transformer-xl"])
+@pytest.mark.parametrize(
+    "objective",
+    [Objective(masking=HALF), GPT, APLM, replace(XLNET, masking=HALF)],
+    ids=["bidirectional", "causal", "order-causal", "two-stream"],
+)
+def test_the_plan_agrees_with_the_products_of_a_real_pass(objective: Objective, positions: Positions) -> None:
+    """Rows so long, and a network so narrow, that attention is a good part of the whole."""
+    rows, length = 12, ROW
+    config = ModelConfig(
+        vocab_size=20, num_layers=3, width=16, num_heads=2, ff_width=24, max_length=length, positions=positions,
+        relative_clip=length - 1, dropout=0.0, visibilities=(objective.trained_visibility(),),
+    )  # fmt: skip
+    batch = bare_batch(*random_rows(rows, length))
+    prepared = prepare(batch, objective, RowRandom.whole(1, 0, rows), config)
+    model = build_model(config, generator(1))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        weighted_nll(model, prepared)
+    planned = flops_per_token(config, objective, length) / 3 * rows * length
+    assert planned == pytest.approx(counter.get_total_flops(), rel=0.03)

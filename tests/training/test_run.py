@@ -101,6 +101,22 @@ def test_a_kill_loses_the_steps_since_the_last_checkpoint_alone(corpus: Corpus, 
     assert not list((folder / "checkpoints").glob(".*"))
 
 
+def test_a_kill_before_the_first_checkpoint_leaves_nothing_in_the_log(corpus: Corpus, folder: Path) -> None:
+    changes = {"num_steps": 4, "saving": {"every": 100}, "evaluation": {"every": 2}}
+    events = make_run(corpus, folder, **changes).events()
+    for event in events:
+        if isinstance(event, Evaluation):
+            break
+    events.close()  # type: ignore[attr-defined]
+    again = make_run(corpus, folder, **changes)
+    assert again.resume() == 0
+    list(again.events())
+    logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(r["kind"], r["step"]) for r in logged] == [
+        ("step", 1), ("step", 2), ("evaluation", 2), ("step", 3), ("step", 4), ("evaluation", 4),
+    ]  # fmt: skip
+
+
 def test_the_last_few_and_the_best_are_kept(corpus: Corpus, folder: Path) -> None:
     run = make_run(corpus, folder, num_steps=12, evaluation={"every": 4})
     figures = [event for event in run.events() if isinstance(event, Evaluation)]

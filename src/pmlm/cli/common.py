@@ -90,10 +90,10 @@ def read_records(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] 
     return records
 
 
-def talk(message: str, *, quiet: bool) -> None:
-    """A line for a person who is looking on."""
-    if not quiet and sys.stderr.isatty():
-        print(message, file=sys.stderr)
+def talk(message: str, *, quiet: bool, logged: bool = False) -> None:
+    """A line for a person who is looking on; `logged`: and for one who reads it later in a file."""
+    if not quiet and (logged or sys.stderr.isatty()):
+        print(message, file=sys.stderr, flush=True)
 
 
 def read_argument(text: str) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from pmlm.cli.common import DeviceOption, JsonOption, QuietOption, print_json, progress_bar, talk
 from pmlm.cli.follow import follow
-from pmlm.errors import ConfigError
+from pmlm.errors import ConfigError, TrainingDiverged
 
 if TYPE_CHECKING:
     from pmlm.compare.stages import Comparison
@@ -40,6 +40,7 @@ def compare(
     """Train the paper's models under one protocol, measure them, and print the tables; what is done is not redone."""
     from pmlm.compare.settings import load_compare_settings
     from pmlm.compare.stages import STAGES
+    from pmlm.compare.tables import has_results
 
     settings = load_compare_settings(scale, sets or [])
     known = (*STAGES, "tables")
@@ -50,7 +51,13 @@ def compare(
     if set(stages) & set(STAGES):
         if data is None:
             raise ConfigError("the source texts are needed: give their folder by --data")
-        _comparison(settings, data, work, target, threads, device, quiet=quiet).run(stages)
+        comparison = _comparison(settings, data, work, target, threads, device, quiet=quiet)
+        try:
+            comparison.run(stages)
+        except TrainingDiverged:
+            if "tables" in stages and has_results(target):
+                _show_tables(target, settings.scale, json=json)
+            raise
     if "tables" in stages:
         _show_tables(target, settings.scale, json=json)
 
@@ -74,7 +81,7 @@ def _comparison(
     folder = work or Path("runs/compare") / settings.scale
     return Comparison(
         settings, data, folder, out, device=pick_device(device), drive=drive,
-        say=lambda line: talk(line, quiet=quiet),
+        say=lambda line: talk(line, quiet=quiet, logged=True),
         bar=lambda title, total: progress_bar(title, total, quiet=quiet),
     )  # fmt: skip
 

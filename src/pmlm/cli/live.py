@@ -61,7 +61,7 @@ def live_display(run: Run, start: int) -> Iterator[Show]:
 
 @contextmanager
 def plain_display(run: Run, start: int) -> Iterator[Show]:
-    """A line a minute, and one for each evaluation."""
+    """A line a minute, and one for each evaluation; each names the run, since a log may hold several."""
     del start
     speed, said = Speed(run), [0.0]
 
@@ -76,7 +76,7 @@ def plain_display(run: Run, start: int) -> Iterator[Show]:
             return
         else:
             text = _line(event)
-        print(text, file=sys.stderr, flush=True)
+        print(f"{run.name}: {text}", file=sys.stderr, flush=True)
 
     yield show
 

@@ -8,6 +8,9 @@ from pmlm.training.plan import work_per_token
 from pmlm.training.run import with_tokens
 from pmlm.training.settings import TrainSettings
 
+TUNE_SAVES = 5
+"""How often a fine-tuning is saved, at least: it is short."""
+
 
 def arm_settings(settings: CompareSettings, name: str, seed: int) -> TrainSettings:
     """The pretraining of one model."""
@@ -43,6 +46,7 @@ def tune_settings(
         evaluation=replace(before.evaluation, every=0),
     )  # fmt: skip
     run = with_tokens(run, settings.tune_tokens)
+    run = replace(run, saving=replace(run.saving, every=min(run.saving.every, -(-run.num_steps // TUNE_SAVES))))
     if packing == "packed":
         return run
     rows = replace(

@@ -8,6 +8,7 @@ from typing import Any
 
 from pmlm.errors import DataError
 from pmlm.keeping import locked, made, write_text
+from pmlm.training.settings import NOT_LEARNED
 
 Record = dict[str, Any]
 
@@ -15,7 +16,8 @@ Record = dict[str, Any]
 def once(path: Path, settings: Mapping[str, Any], make: Callable[[], Record], lock: Path) -> Record | None:
     """The record at `path`, made and written whole where it is not there yet. None: another process is at it.
 
-    A record that was made under other settings is refused: rows of one table would not be of one protocol.
+    A record that was made under other settings is refused: rows of one table would not be of one protocol. Settings of
+    a run (`run`) that change no figure may differ.
     """
     if path.is_file():
         return _checked(path, settings)
@@ -31,6 +33,14 @@ def once(path: Path, settings: Mapping[str, Any], make: Callable[[], Record], lo
         return record
 
 
+def amend(path: Path, key: str, entry: Record) -> Record:
+    """Add to a list that the record at `path` holds."""
+    record = read_record(path)
+    record[key] = [*record.get(key, []), entry]
+    write_text(path, json.dumps(record, indent=2) + "\n")
+    return record
+
+
 def read_record(path: Path) -> Record:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -41,11 +51,17 @@ def read_record(path: Path) -> Record:
 def _checked(path: Path, settings: Mapping[str, Any]) -> Record:
     record = read_record(path)
     plain = json.loads(json.dumps(dict(settings)))
-    changed = sorted(_differing(record.get("settings", {}), plain))
+    changed = sorted(name for name in _differing(record.get("settings", {}), plain) if not _is_free(name))
     if changed:
         names = ", ".join(changed[:5]) + (" …" if len(changed) > 5 else "")
         raise DataError(f"{path} was made under other settings ({names}): remove it, or give another --out")
     return record
+
+
+def _is_free(name: str) -> bool:
+    """Whether a setting changes no figure. Which weights are exported does."""
+    part, _, key = name.partition(".")
+    return part == "run" and key.split(".")[0] in NOT_LEARNED and key != "saving.export"
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> Iterator[str]:

@@ -10,6 +10,8 @@ from pmlm.nlu.settings import FinetuneSettings
 from pmlm.training.optim import OptimSettings
 from pmlm.training.settings import TrainSettings
 
+FIRST = ("gpt-a", "u-pmlm-r", "bert-r", "u-pmlm-a", "bert-a")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
@@ -85,8 +87,9 @@ class CompareSettings:
             raise ConfigError(f"measured windows of {longest} slots are longer than model.max_length")
 
     def pretrained(self) -> list[tuple[str, int]]:
-        """Every (model, seed) that is pretrained, the tables' rows first."""
-        plain = [(name, seed) for seed in self.seeds for name in (*self.models, *self.priors)]
+        """Every (model, seed) that is pretrained, in that order: what the paper claims something of comes first."""
+        models = sorted(self.models, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+        plain = [(name, seed) for seed in self.seeds for name in (*models, *self.priors)]
         again = [(name, seed) for seed in self.more_seeds for name in self.seeded if name in self.models]
         return list(dict.fromkeys(plain + again))
 

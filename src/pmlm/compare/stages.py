@@ -3,8 +3,9 @@
 Units are locked, so that several processes can share the work; what is not ready for one of them is left to another.
 """
 
-from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+import time
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,18 @@ import torch
 
 from pmlm.compare.arms import ARMS
 from pmlm.compare.protocol import arm_settings, tune_settings
-from pmlm.compare.records import Record, once, read_record
+from pmlm.compare.records import Record, amend, once, read_record
 from pmlm.compare.settings import CompareSettings
 from pmlm.compare.texts import Lengths, length_model, sentence_figures, sentence_rows, text_windows, window_figures
+from pmlm.compare.units import FOLDERS, Unit, model_units, stage_units
 from pmlm.config import to_dict
 from pmlm.corpus.documents import iter_documents, read_documents
+from pmlm.corpus.framing import Row
 from pmlm.corpus.prepare import PrepareSettings, prepare, read_ids
 from pmlm.corpus.shards import Corpus, open_corpus
 from pmlm.errors import DataError, TrainingDiverged
 from pmlm.evaluation import Bar, no_bar
-from pmlm.keeping import locked, write_text
+from pmlm.keeping import locked, made, write_text
 from pmlm.lm import LM, load
 from pmlm.nlu.finetuned import load_start
 from pmlm.nlu.glue import load_glue
@@ -32,10 +35,13 @@ from pmlm.training.loop import MODEL, read_metrics
 from pmlm.training.run import Run
 from pmlm.training.settings import TrainSettings
 
-STAGES = ("prepare", "pretrain", "evaluate", "tune", "padding", "samples", "probe")
+STAGES = ("prepare", *FOLDERS)
+UNFINISHED = "unfinished"
+"""Beside a model: its training is on its way, or was stopped."""
 ANCHORS = ("Tom is a cat and Jerry is a mouse.", "Tom and Jerry become good friends in the end.")
 """The paper's demonstration (Appendix B)."""
-SAMPLED = ("u-pmlm-a", "u-pmlm-r", "bert-a", "bert-r", "gpt-a")
+MEASURED = {"wikitext": ("context", "exact", "bound"), "lm1b": ("sentence_context", "exact_sentences")}
+"""What of `measure` the figures of a fine-tuned model depend on."""
 BETWEEN = 60
 """Tokens between the anchors."""
 
@@ -55,14 +61,37 @@ class Comparison:
 
         self.failed: list[str] = []
         """Units whose training diverged."""
+        self.waiting: dict[str, str] = {}
+        """Units that could not be made yet, and why."""
 
     def run(self, stages: tuple[str, ...]) -> None:
-        """Several processes may do this at once: each takes what no other is at."""
-        for stage in STAGES:
-            if stage in stages:
-                getattr(self, stage)()
+        """Model by model, so that what is stopped leaves whole rows of the tables.
+
+        Several processes may do this at once: each takes what no other is at. What had to wait is looked at again as
+        long as something else was done meanwhile.
+        """
+        if "prepare" in stages:
+            self.prepare()
+        has_news = True
+        while has_news:
+            done = [self._do(unit) for unit in self._units(stages)]
+            has_news = any(done) and bool(self.waiting)
+        for label, reason in self.waiting.items():
+            self.say(f"not done: {label} ({reason})")
+        for label in self.failed:
+            self.say(f"failed: {label}")
         if self.failed:
-            raise TrainingDiverged(f"the training of {', '.join(self.failed)} diverged; all else is done")
+            names = ", ".join(self.failed)
+            raise TrainingDiverged(f"the training of {names} diverged; all that does not need it was gone through")
+
+    def _units(self, stages: tuple[str, ...]) -> list[Unit]:
+        """In the order in which they are made."""
+        return [
+            unit
+            for name, seed in self.settings.pretrained()
+            for unit in model_units(self.settings, name, seed)
+            if unit.stage in stages and unit.label not in self.failed
+        ]
 
     # -- texts ------------------------------------------------------------------------------------------------------
 
@@ -95,9 +124,12 @@ class Comparison:
         self._prepare([self.source(name) for name in sources.pretrain], "pretrain", main, drop)
         wikitext = PrepareSettings(split="wikitext", heldout=0.05, min_chars=1)
         self._prepare([self.source(sources.wikitext_train)], "wikitext", wikitext)
-        sentences = self.work / "lm1b-train.txt"
-        write_text(sentences, "\n".join(self.sentences[0]) + "\n")
-        self._prepare([sentences], "lm1b", PrepareSettings(split="lines", heldout=0.05, min_chars=1))
+        self._prepare_sentences()
+
+    def _prepare_sentences(self) -> None:
+        path = self.work / "lm1b-train.txt"
+        write_text(path, "\n".join(self.lessons) + "\n")
+        self._prepare([path], "lm1b", PrepareSettings(split="lines", heldout=0.05, min_chars=1))
 
     def _prepare(self, paths: list[Path], name: str, settings: PrepareSettings, drop: list[str] | None = None) -> None:
         self.say(f"preparing {name}")
@@ -111,7 +143,7 @@ class Comparison:
 
     @cached_property
     def sentences(self) -> tuple[list[str], list[str]]:
-        """Of LM1B: to fine-tune on, and to measure."""
+        """Of LM1B: to fine-tune on, and to measure, where they fit."""
         lines = read_documents(self.source(self.settings.sources.lm1b), "lines")
         cut = self.settings.sources.lm1b_train
         if len(lines) <= cut:
@@ -121,25 +153,32 @@ class Comparison:
         return lines[:cut], lines[cut:]
 
     @cached_property
+    def _lesson_rows(self) -> list[Row]:
+        return sentence_rows(self.sentences[0], self.tokenizer, self.settings.measure.sentence_context)
+
+    @cached_property
+    def lessons(self) -> list[str]:
+        """Of LM1B: the sentences to fine-tune on that fit, as those do that are measured. No row of one is cut."""
+        return [self.sentences[0][row.document] for row in self._lesson_rows]
+
+    @cached_property
     def lengths(self) -> Lengths:
-        context = self.settings.measure.sentence_context
-        return length_model(self.sentences[0], self.tokenizer, context)
+        return length_model(self.lessons, self.tokenizer, self.settings.measure.sentence_context)
 
     # -- models -----------------------------------------------------------------------------------------------------
-
-    def pretrain(self) -> None:
-        for name, seed in self.settings.pretrained():
-            run = arm_settings(self.settings, name, seed)
-            self._once("pretrain", run.name, partial(self._trained, run, "pretrain"), name, seed, {"run": run})
 
     def _trained(self, settings: TrainSettings, corpus: str, init_from: LM | None = None) -> Record:
         """Train to the end, from where it was left; what was trained, for how long, and how it went."""
         self.say(f"training {settings.name}")
         folder = self.work / "runs" / settings.name
         run = Run(settings, self.corpus(corpus), folder, device=self.device, init_from=init_from)
+        write_text(folder / UNFINISHED, "")
         run.resume()
         if not run.has_ended:
             self.drive(run)
+        elif not (folder / MODEL).is_dir():
+            run.export_again()
+        (folder / UNFINISHED).unlink(missing_ok=True)
         return {
             "parameters": run.model.num_parameters(),
             "tokens": run.job.tokens(),
@@ -158,62 +197,130 @@ class Comparison:
     def _pretrained(self, name: str, seed: int) -> LM:
         return self.model(arm_settings(self.settings, name, seed).name)
 
-    def _is_trained(self, name: str, seed: int) -> bool:
-        """To the end: a folder with a model may be of a run that is on its way, or was stopped."""
-        run = arm_settings(self.settings, name, seed).name
-        if is_there := (self.out / "pretrain" / f"{run}.json").is_file():
-            self.model_folder(run)
-        return is_there
+    def _has_model(self, name: str, seed: int) -> bool:
+        """Trained to the end: a model is there from the first evaluation on."""
+        folder = self.work / "runs" / arm_settings(self.settings, name, seed).name
+        return (folder / MODEL).is_dir() and not (folder / UNFINISHED).exists()
 
-    def _once(
-        self, stage: str, unit: str, make: Callable[[], Record], name: str, seed: int, settings: Mapping[str, Any]
-    ) -> None:
-        """One unit of work under these settings, which go into its record."""
-        if stage != "pretrain" and not self._is_trained(name, seed):
-            self.say(f"{stage}: {unit} has to wait, {name} is not trained to the end")
-            return
-        about = {"model": name, "title": ARMS[name].title, "seed": seed, "scale": self.settings.scale}
-        plain = {key: to_dict(value) for key, value in settings.items()}
-        path = self.out / stage / f"{unit}.json"
+    # -- units of work ----------------------------------------------------------------------------------------------
+
+    def _do(self, unit: Unit) -> bool:
+        """Make a unit's record where that is not there yet and all that it needs is; whether something was made."""
+        path, lock = self._path(unit), self._lock(f"{unit.folder}-{unit.name}")
         was_there = path.is_file()
+        if not was_there and (reason := self._hindrance(unit)):
+            self._wait(unit, reason)
+            return False
+        arm = ARMS[unit.model]
+        about = {"model": unit.model, "title": arm.title, "seed": unit.seed, "scale": self.settings.scale}
         try:
-            record = once(path, plain, lambda: {**about, **make()}, self._lock(f"{stage}-{unit}"))
+            record = once(path, self._unit_settings(unit), lambda: {**about, **self._made(unit)}, lock)
+            is_again = was_there and self._is_gone(unit)
+            if is_again:
+                record = self._train_again(unit, path, lock)
         except TrainingDiverged as error:
-            self.say(f"{stage}: {unit} failed: {error}")
-            self.failed.append(unit)
-            return
+            self.say(f"{unit.label} failed: {error}")
+            self.failed.append(unit.label)
+            self.waiting.pop(unit.label, None)
+            return False
         if record is None:
-            self.say(f"{stage}: another process is at {unit}")
-        elif not was_there:
-            self.say(f"{stage}: {unit} is done; {self._outlook(stage)}")
+            self._wait(unit, "another process is at it")
+            return False
+        self.waiting.pop(unit.label, None)
+        if not was_there:
+            self.say(f"{unit.label} is done; {self._outlook(unit.stage)}")
+        return is_again or not was_there
+
+    def _wait(self, unit: Unit, reason: str) -> None:
+        if self.waiting.get(unit.label) != reason:
+            self.say(f"{unit.label} has to wait, {reason}")
+        self.waiting[unit.label] = reason
+
+    def _path(self, unit: Unit) -> Path:
+        return self.out / unit.folder / f"{unit.name}.json"
+
+    def _hindrance(self, unit: Unit) -> str:
+        """Why a unit cannot be made yet; empty where it can."""
+        if unit.is_copy:
+            return "" if self._path(unit.tuned).is_file() else "the stage `tune` makes it"
+        if not unit.needs_model:
+            return ""
+        if not self._path(unit.pretrained).is_file():
+            return f"{unit.model} is not trained to the end"
+        if not self._has_model(unit.model, unit.seed):
+            return f"the model of {unit.model} is gone: the stage `pretrain` trains it again"
+        return ""
+
+    def _is_gone(self, unit: Unit) -> bool:
+        """Whether a trained model is not here any more, as on another machine, and something still needs it."""
+        if unit.stage != "pretrain" or self._has_model(unit.model, unit.seed):
+            return False
+        units = model_units(self.settings, unit.model, unit.seed)
+        return any(other.needs_model and not self._path(other).is_file() for other in units)
+
+    def _train_again(self, unit: Unit, path: Path, lock: Path) -> Record | None:
+        """The first training's figures stay; that there was another is added. None: another process is at it."""
+        with locked(lock) as is_ours:
+            if not is_ours:
+                return None
+            if not self._is_gone(unit):
+                return read_record(path)
+            self.say(f"{unit.label} is recorded, but its model is gone from {self.work}: it is trained again")
+            origin, began = made(), time.time()
+            trained = self._made(unit)
+            again: Record = {key: trained[key] for key in ("tokens", "training_seconds") if key in trained}
+            return amend(path, "again", {**again, "made": {**origin, "seconds": round(time.time() - began, 1)}})
+
+    def _unit_settings(self, unit: Unit) -> dict[str, Any]:
+        """What a record depends on."""
+        settings: dict[str, Any] = {"run": to_dict(self._run_settings(unit))}
+        match unit.stage:
+            case "evaluate":
+                settings["measure"] = to_dict(self.settings.measure)
+            case "tune" | "padding":
+                measure = to_dict(self.settings.measure)
+                settings["measure"] = {key: measure[key] for key in MEASURED[unit.corpus] if key in measure}
+            case "probe":
+                settings["probe"] = to_dict(self.settings.probe)
+        return settings
+
+    def _run_settings(self, unit: Unit) -> TrainSettings:
+        if unit.stage not in ("tune", "padding"):
+            return arm_settings(self.settings, unit.model, unit.seed)
+        row_tokens = 0.0 if unit.packing == "packed" else self._row_tokens
+        return tune_settings(self.settings, unit.model, unit.seed, unit.corpus, unit.packing, row_tokens)
+
+    @cached_property
+    def _row_tokens(self) -> float:
+        """Content tokens of a sentence that is fine-tuned on, on average."""
+        return sum(row.num_tokens for row in self._lesson_rows) / len(self._lesson_rows)
+
+    def _made(self, unit: Unit) -> Record:
+        """A unit's figures."""
+        run = self._run_settings(unit)
+        match unit.stage:
+            case "pretrain":
+                return self._trained(run, "pretrain")
+            case "evaluate":
+                return self._evaluated(run)
+            case "tune" | "padding":
+                return read_record(self._path(unit.tuned)) if unit.is_copy else self._fine_tuned(run, unit)
+            case "samples":
+                return self._samples(unit.model, unit.seed)
+            case _:
+                return self._probed(unit.model, unit.seed)
 
     def _outlook(self, stage: str) -> str:
         """How much of a stage is done and how long the rest would take one process."""
-        done = [read_record(path) for path in (self.out / stage).glob("*.json")]
-        left = max(0, self.units(stage) - len(done))
+        done = [read_record(path) for path in (self.out / FOLDERS[stage]).glob("*.json")]
+        left = max(0, len(stage_units(self.settings, stage)) - len(done))
         minutes = left * sum(record["made"]["seconds"] for record in done) / len(done) / 60
         return f"{len(done)} of {len(done) + left}, about {minutes:.0f} min left in this stage"
-
-    def units(self, stage: str) -> int:
-        """How many records a stage makes."""
-        tables, models = len(self.settings.tabulated()), self.settings.models
-        padded = sum(len(packings) for name, packings in self._paddings().items() if name in models)
-        probed = 0 if not self.settings.sources.glue else len(self._probed_models())
-        return {
-            "pretrain": len(self.settings.pretrained()), "perplexity": tables, "tuned": 2 * tables, "padding": padded,
-            "samples": sum(name in models for name in SAMPLED), "probes": probed,
-        }[stage]  # fmt: skip
 
     def _lock(self, unit: str) -> Path:
         return self.work / "locks" / unit
 
     # -- figures ----------------------------------------------------------------------------------------------------
-
-    def evaluate(self) -> None:
-        for name, seed in self.settings.tabulated():
-            run, measure = arm_settings(self.settings, name, seed), self.settings.measure
-            make = partial(self._evaluated, run)
-            self._once("perplexity", f"{name}-seed-{seed}", make, name, seed, {"run": run, "measure": measure})
 
     def _evaluated(self, run: TrainSettings) -> Record:
         trained = read_record(self.out / "pretrain" / f"{run.name}.json")
@@ -255,47 +362,10 @@ class Comparison:
             }
         return report
 
-    def tune(self) -> None:
-        for name, seed in self.settings.tabulated():
-            for corpus in ("wikitext", "lm1b"):
-                run = tune_settings(self.settings, name, seed, corpus)
-                make = partial(self._tuned, run, name, seed, corpus)
-                unit, settings = _tuned_unit(name, seed, corpus), {"run": run, "measure": self.settings.measure}
-                self._once("tuned", unit, make, name, seed, settings)
-
-    def _tuned(self, run: TrainSettings, name: str, seed: int, corpus: str, packing: str = "packed") -> Record:
-        training = self._trained(run, corpus, self._pretrained(name, seed))
-        figures = self._figures(run.name, (corpus,), packing, orders=False)
-        return {"corpus": corpus, "packing": packing, "training": training, **figures}
-
-    def padding(self) -> None:
-        seed = self.settings.seeds[0]
-        rows = sentence_rows(self.sentences[0], self.tokenizer, self.settings.measure.sentence_context)
-        row_tokens = sum(row.num_tokens for row in rows) / len(rows)
-        for name, packings in self._paddings().items():
-            for packing in packings if name in self.settings.models else ():
-                run = tune_settings(self.settings, name, seed, "lm1b", packing, row_tokens)
-                make = partial(self._tuned, run, name, seed, "lm1b", packing)
-                if packing == "packed":  # that is how all are tuned
-                    done = self.out / "tuned" / f"{_tuned_unit(name, seed, 'lm1b')}.json"
-                    if not done.is_file():
-                        self.say(f"padding: {name}-{packing} has to wait, the stage `tune` makes it")
-                        continue
-                    make = partial(read_record, done)
-                self._once(
-                    "padding", f"{name}-{packing}", make, name, seed, {"run": run, "measure": self.settings.measure}
-                )
-
-    def _paddings(self) -> dict[str, tuple[str, ...]]:
-        ways = self.settings.padding
-        return {"gpt-a": ("packed", "padded"), "u-pmlm-a": ways, "u-pmlm-r": ways}
-
-    def samples(self) -> None:
-        seed = self.settings.seeds[0]
-        for name in SAMPLED:
-            if name in self.settings.models:
-                run = arm_settings(self.settings, name, seed)
-                self._once("samples", name, partial(self._samples, name, seed), name, seed, {"run": run})
+    def _fine_tuned(self, run: TrainSettings, unit: Unit) -> Record:
+        training = self._trained(run, unit.corpus, self._pretrained(unit.model, unit.seed))
+        figures = self._figures(run.name, (unit.corpus,), unit.packing, orders=False)
+        return {"corpus": unit.corpus, "packing": unit.packing, "training": training, **figures}
 
     def _samples(self, name: str, seed: int) -> Record:
         lm = self._pretrained(name, seed)
@@ -306,30 +376,14 @@ class Comparison:
         texts = [lm.fill(template, order=order, seed=s).text for s in self.settings.sample_seeds]
         return {"template": template, "order": order, "seeds": list(self.settings.sample_seeds), "texts": texts}
 
-    def probe(self) -> None:
-        """Frozen-backbone probes of the models that differ in the prior."""
-        if not self.settings.sources.glue:
-            return
-        seed = self.settings.seeds[0]
-        for name in self._probed_models():
-            settings = {"run": arm_settings(self.settings, name, seed), "probe": self.settings.probe}
-            self._once("probes", name, partial(self._probed, name, seed), name, seed, settings)
-
-    def _probed_models(self) -> list[str]:
-        there = (*self.settings.models, *self.settings.priors)
-        return [name for name in dict.fromkeys(("bert-r", "u-pmlm-r", *self.settings.priors)) if name in there]
-
     def _probed(self, name: str, seed: int) -> Record:
+        """By probes on the frozen backbone."""
         self.say(f"probing {name}")
         run = arm_settings(self.settings, name, seed).name
         start = load_start(self.model_folder(run))
         data = [load_glue(task, self.source(self.settings.sources.glue)) for task in find_tasks(self.settings.probes)]
         study = GlueStudy(start, self.settings.probe, self.work / "probes" / name, self.device)
         return {"probe": study.run(data, drive=self.drive)}
-
-
-def _tuned_unit(name: str, seed: int, corpus: str) -> str:
-    return f"{name}-seed-{seed}-{corpus}"
 
 
 def _history(run: Path) -> Record:

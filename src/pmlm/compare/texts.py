@@ -59,7 +59,7 @@ def sentence_rows(sentences: Sequence[str], tokenizer: Tokenizer, context: int) 
 
 
 def length_model(sentences: Sequence[str], tokenizer: Tokenizer, context: int) -> Lengths:
-    """Of all sentences, also of those that do not fit: a model that says where a text ends has to allow for them."""
+    """Of all these sentences; those that do not fit are one class."""
     counts = Counter(len(tokenizer.encode(text)) for text in sentences)
     del counts[0]
     return Lengths(counts, context - 2)

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -124,7 +124,7 @@ class RunLoop(ABC, Generic[M, N]):
             best = facts.get("best")
             self.best = None if best is None else (best[0], best[1])
             self.stale = facts.get("stale", 0)
-            self._cut_metrics(self.trainer.step)
+        self._cut_metrics(self.trainer.step)
         return self.trainer.step
 
     def events(self, should_stop: Callable[[], bool] = lambda: False) -> Iterator[StepReport | M | Saved]:
@@ -157,6 +157,13 @@ class RunLoop(ABC, Generic[M, N]):
         if self.ranks.is_main and (is_best or self.pace.export == "last"):
             self.export(model, result)
         return result
+
+    def export_again(self) -> None:
+        """Write the model of a run that has ended, where its folder was removed."""
+        model = self._plain_model()
+        measured = self.evaluate(model)
+        if self.ranks.is_main:
+            self.export(model, measured)
 
     def _is_better(self, figure: float, best: float) -> bool:
         return figure < best if self.lower_is_better else figure > best
@@ -213,7 +220,7 @@ class RunLoop(ABC, Generic[M, N]):
             raise RunError(f"cannot write {self.folder / METRICS}: {error.strerror}") from None
 
     def _cut_metrics(self, step: int) -> None:
-        """Drop what a killed run logged after the checkpoint that we go on from."""
+        """Drop what a killed run logged after the checkpoint that we go on from; all of it where there is none."""
         path = self.folder / METRICS
         if not self.ranks.is_main or not path.is_file():
             return
@@ -242,6 +249,6 @@ def _step_of(line: str) -> float:
         return math.inf  # a line cut off by a kill
 
 
-def differences(before: dict[str, Any], now: dict[str, Any], free: set[str]) -> list[str]:
+def differences(before: dict[str, Any], now: dict[str, Any], free: Set[str]) -> list[str]:
     """The keys, but for the free ones, whose values differ."""
     return sorted(k for k in (before.keys() | now.keys()) - free if before.get(k) != now.get(k))

@@ -1,9 +1,10 @@
 """What a run will cost, before it is started: parameters, arithmetic, memory, days.
 
 Arithmetic counts multiplications and additions of the forward and backward pass that the trainer really executes: the
-vocabulary head only where a token is predicted, the last layer's feed-forward likewise, order-causal rows at twice
-their length, XLNet's with a query for each predicted token. The paper's own run (600,000 steps of 8,400 x 128 in 135
-hours on 56 V100) is the yardstick.
+vocabulary head only where a token is predicted, the last layer's feed-forward likewise, order-causal rows with a query
+for each token, XLNet's with one for each predicted token; queries are no keys but to themselves, and relative positions
+meet every offset there is. Queries that fill up XLNet's shorter rows are not counted. The paper's own run (600,000
+steps of 8,400 x 128 in 135 hours on 56 V100) is the yardstick.
 """
 
 from dataclasses import dataclass
@@ -72,13 +73,19 @@ def flops_per_token(config: ModelConfig, objective: Objective, length: int) -> f
     d, ff = config.width, config.ff_width
     predicted = predicted_share(objective)
     slots = slots_per_token(objective)
-    keys = slots * length
-    parts = 2 + {"relative": 2, "relative-sinusoidal": 2, "transformer-xl": 1}.get(config.positions, 0)
-    attention = 2 * parts * keys * d
-    mixing, feeding = 2 * 3 * d * d + attention, 2 * (d * d + 2 * d * ff)
+    offsets = 2 * config.relative_clip + 1 if objective.kind == "xlnet" else 2 * length - 1  # XLNet's stand anywhere
+    attention = _attention_flops(config, length, 2 * length - 1)
+    attention += (slots - 1) * _attention_flops(config, length + 1, offsets)
+    mixing, feeding = 2 * 3 * d * d, 2 * (d * d + 2 * d * ff)
     layers = slots * (config.num_layers * mixing + (config.num_layers - 1) * feeding) + predicted * feeding
-    head = predicted * 2 * (d * d + d * config.vocab_size)
-    return 3 * (layers + head)
+    head = predicted * 2 * ((d * d if config.head == "bert" else 0) + d * config.vocab_size)
+    return 3 * (config.num_layers * attention + layers + head)
+
+
+def _attention_flops(config: ModelConfig, keys: int, offsets: int) -> float:
+    """Of one slot: scores and values of the slots it may look at, and of the offsets where positions are relative."""
+    tables = {"relative": 2, "relative-sinusoidal": 2, "transformer-xl": 1}.get(config.positions, 0)
+    return 2.0 * config.width * (2 * keys + tables * offsets)
 
 
 def mixture_flops(config: ModelConfig, settings: TrainSettings) -> float:
@@ -98,7 +105,7 @@ def work_per_token(settings: TrainSettings) -> float:
 def reading_flops(config: ModelConfig, length: int) -> float:
     """Of fine-tuning, where whole texts are read and hardly anything is predicted; as `flops_per_token`."""
     d, ff = config.width, config.ff_width
-    attention = 2 * 2 * length * d * (2 if config.positions.startswith("relative") else 1)
+    attention = _attention_flops(config, length, 2 * length - 1)
     return 3.0 * config.num_layers * (2 * 3 * d * d + attention + 2 * (d * d + 2 * d * ff))
 
 

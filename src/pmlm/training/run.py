@@ -23,7 +23,7 @@ from pmlm.training.distributed import Ranks, spread_model, sum_over_ranks
 from pmlm.training.job import Pretraining
 from pmlm.training.loop import CHECKPOINTS, MODEL, Pace, RunLoop, Saved, differences
 from pmlm.training.plan import mixture_flops
-from pmlm.training.settings import TrainSettings, model_config
+from pmlm.training.settings import NOT_LEARNED, TrainSettings, model_config
 from pmlm.training.trainer import StepReport, Trainer
 from pmlm.words import WordTable, count_words
 
@@ -163,9 +163,8 @@ class Run(RunLoop[Evaluation, LanguageModel]):
     def changed_settings(self, saved: dict[str, Any]) -> list[str]:
         if saved["corpus"]["tokenizer"] != self.corpus.tokenizer.fingerprint:
             raise ConfigError(f"{self.folder} was started on a corpus with another vocabulary")
-        free = {"num_steps", "evaluation", "saving", "micro_rows", "parallel", "about", "name", "precision"}
         before = to_dict(from_dict(TrainSettings, saved["settings"]))  # what came later has its default
-        return differences(before, to_dict(self.settings), free)
+        return differences(before, to_dict(self.settings), NOT_LEARNED | {"num_steps"})
 
     def flops_per_token(self) -> float:
         return mixture_flops(self.model.config, self.settings)

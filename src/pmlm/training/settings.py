@@ -12,6 +12,9 @@ from pmlm.objectives import Mixture
 from pmlm.tokenizer import Tokenizer
 from pmlm.training.optim import OptimSettings
 
+NOT_LEARNED = frozenset({"evaluation", "saving", "micro_rows", "parallel", "precision", "about", "name"})
+"""Settings of a run that do not decide what is learned: how it is watched, kept, split and called."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvalSettings:
