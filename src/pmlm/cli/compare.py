@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pmlm.cli.common import DeviceOption, JsonOption, QuietOption, print_json, progress_bar, talk
+from pmlm.cli.common import (
+    DeviceOption,
+    JsonOption,
+    QuietOption,
+    ThreadsOption,
+    print_json,
+    progress_bar,
+    talk,
+    use_threads,
+)
 from pmlm.cli.follow import follow
 from pmlm.errors import ConfigError, TrainingDiverged
 
@@ -32,7 +41,7 @@ def compare(
     sets: Annotated[
         list[str] | None, typer.Option("--set", help="Override a setting: tokens=500000", metavar="NAME=VALUE")
     ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads. Without it: torch's choice.")] = None,
+    threads: ThreadsOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     device: DeviceOption = "auto",
@@ -65,13 +74,10 @@ def compare(
 def _comparison(
     settings: Any, data: Path, work: Path | None, out: Path, threads: int | None, device: str, *, quiet: bool
 ) -> Comparison:
-    import torch
-
     from pmlm.compare.stages import Comparison
     from pmlm.runtime import pick_device
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
 
     def drive(run: Any) -> None:
         follow(run, run.resume(), shown=not quiet)
