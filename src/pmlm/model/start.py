@@ -67,7 +67,7 @@ def neighbours(num_heads: int) -> list[int]:
 
 def _turn_to(attention: Attention, config: ModelConfig, head: int, neighbour: int, rates_F: Tensor) -> None:
     """The neighbour scores `near_start` nats above the slots beside it, whatever the content."""
-    strength = config.near_start / (attention.scale * float((1 - rates_F.cos()).sum()))
+    strength = _strength(attention, config, rates_F)
     each, num = math.sqrt(strength), len(rates_F)
     q_bias_E, k_bias_E, _ = attention.qkv.bias.view(3, config.num_heads, -1)[:, head]
     target_W = _waves(torch.tensor([neighbour]), rates_F)[0]
@@ -112,7 +112,7 @@ def _turn_by_waves(
     attention: Attention, config: ModelConfig, head: int, neighbour: int, rates_F: Tensor, height: float
 ) -> None:
     """A query copies the waves of its place, a key those of the place that has it for a neighbour."""
-    strength = config.near_start / (attention.scale * float((1 - rates_F.cos()).sum()))
+    strength = _strength(attention, config, rates_F)
     each, num = math.sqrt(strength) / height, len(rates_F)
     query_ED, key_ED, _ = attention.qkv.weight.view(3, config.num_heads, config.head_width, -1)[:, head]
     sine_F, cosine_F = torch.arange(num), torch.arange(num, 2 * num)
@@ -121,6 +121,11 @@ def _turn_by_waves(
     query_ED[sine_F, sine_F], query_ED[cosine_F, cosine_F] = each, each
     key_ED[sine_F, sine_F], key_ED[sine_F, cosine_F] = each * cos_F, -each * sin_F
     key_ED[cosine_F, cosine_F], key_ED[cosine_F, sine_F] = each * cos_F, each * sin_F
+
+
+def _strength(attention: Attention, config: ModelConfig, rates_F: Tensor) -> float:
+    """How high the waves of a score are, for the neighbour to be `near_start` nats above the slots beside it."""
+    return config.near_start / (attention.scale * float((1 - rates_F.cos()).sum()))
 
 
 def _waves(places_O: Tensor, rates_F: Tensor) -> Tensor:
