@@ -3,7 +3,7 @@
 import pmlm
 
 TEMPLATES = [
-    ("Tom is a cat and Jerry is a mouse. [MASK:24] Tom and Jerry become good friends in the end.", "l2r"),
+    ("Tom is a cat and Jerry is a mouse. [MASK:40] Tom and Jerry become good friends in the end.", "l2r"),
     ("Once upon a time there was a [MASK] [MASK] named [MASK]. [MASK:12]", "margin"),
 ]
 
