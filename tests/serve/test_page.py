@@ -260,6 +260,7 @@ def test_a_blank_says_what_it_may_become(page: playwright.Page) -> None:
 
 
 def test_editing_a_line_of_an_acrostic_leaves_it_a_line(page: playwright.Page) -> None:
+    page.click("#source summary")
     page.fill("#template", "[MASK:9|starts=T|line]\n[MASK:9|starts=O|line]")
     page.click(".edit >> nth=0")
     page.fill("#blank-ends", ".")
