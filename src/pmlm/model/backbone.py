@@ -40,8 +40,13 @@ class Inputs:
     def to(self, device: torch.device) -> "Inputs":
         if self.ids_BL.device == device:
             return self
-        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **moved)
+        return replace(
+            self,
+            ids_BL=self.ids_BL.to(device),
+            positions_BL=self.positions_BL.to(device),
+            visible_BQK=None if self.visible_BQK is None else self.visible_BQK.to(device),
+            token_types_BL=None if self.token_types_BL is None else self.token_types_BL.to(device),
+        )
 
 
 @dataclass(frozen=True)

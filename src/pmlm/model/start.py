@@ -102,10 +102,11 @@ def _begin_with_waves(backbone: Backbone, rates_F: Tensor) -> None:
     backbone.tokens.weight[:, : 4 * num] = 0.0
     content = (2 + (backbone.types is not None)) * config.init_std**2  # the other columns, roughly
     height = HEIGHT / math.sqrt(2 * num * HEIGHT**2 / config.width + content)
-    for n, layer in enumerate(backbone.layers):
-        is_plain = n == 0 and not layer.pre_norm and backbone.input_norm is None
+    attentions = [part for part in backbone.modules() if isinstance(part, Attention)]
+    for n, attention in enumerate(attentions):
+        is_plain = n == 0 and config.norm == "post" and backbone.input_norm is None
         for head, neighbour in enumerate(neighbours(config.num_heads)):
-            _turn_by_waves(layer.attention, config, head, neighbour, rates_F, HEIGHT if is_plain else height)
+            _turn_by_waves(attention, config, head, neighbour, rates_F, HEIGHT if is_plain else height)
 
 
 def _turn_by_waves(
