@@ -4,6 +4,7 @@ import json
 import lzma
 import math
 import random
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -225,9 +226,9 @@ def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
     assert once(path, {}, lambda: {"x": 1}, lock) == read_record(path)
 
 
-def comparison(tmp_path: Path, said: list[str]) -> Comparison:
+def comparison(tmp_path: Path, said: list[str], kept: tuple[str, ...] = ()) -> Comparison:
     study = Comparison(
-        TINY, tmp_path, tmp_path / "work", tmp_path / "out", device=torch.device("cpu"),
+        replace(TINY, kept=kept), tmp_path, tmp_path / "work", tmp_path / "out", device=torch.device("cpu"),
         drive=lambda _run: None, say=said.append,
     )  # fmt: skip
     vars(study)["_row_tokens"] = 20.0  # for which there are no texts
@@ -302,6 +303,50 @@ def test_a_model_whose_second_training_was_stopped_is_not_used(tmp_path: Path, c
     with pytest.raises(KeyboardInterrupt):
         study._do(Unit("pretrain", "gpt-a", 1))
     assert study._is_gone(Unit("pretrain", "gpt-a", 1))
+
+
+def test_a_model_that_is_kept_with_the_results_is_measured_from_there_and_not_trained_again(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    study, unit = comparison(tmp_path, [], kept=("gpt-a",)), Unit("pretrain", "gpt-a", 1)
+    run, lm = study.work / "runs" / unit.name, fresh(corpus, "gpt-a")
+    trained: list[str] = []
+
+    def train(settings: Any, _corpus: str) -> dict[str, Any]:
+        trained.append(settings.name)
+        lm.save(study.work / "runs" / settings.name / "model")
+        return {"tokens": 1}
+
+    study._trained = train  # type: ignore[method-assign, assignment]
+    assert study._do(unit)
+    kept = study.model_folder(unit.name)
+    assert kept == study.out / "models" / unit.name
+    assert json.loads((kept / "config.json").read_text())["storage"] == "float16"
+    shutil.rmtree(run)  # another machine
+    assert not study._do(unit)
+    assert not study._hindrance(Unit("evaluate", "gpt-a", 1))
+    weights = study.model(unit.name).model.state_dict()
+    for name, tensor in lm.model.state_dict().items():
+        assert torch.equal(weights[name], tensor.half().float()), name
+    assert trained == [unit.name]
+
+    lm.save(run / "model")
+    shutil.rmtree(kept)  # trained before it was to be kept
+    (run / "unfinished").touch()
+    study._keep(unit)
+    assert not kept.exists()
+    (run / "unfinished").unlink()
+    assert not study._do(unit)
+    assert (kept / "config.json").is_file()
+    assert trained == [unit.name]
+
+    shutil.rmtree(kept)  # gone for good, and needed
+    shutil.rmtree(run)
+    assert study._do(unit)
+    assert (kept / "config.json").is_file()
+    assert trained == [unit.name] * 2
+    assert study._do(Unit("pretrain", "u-pmlm-a", 1))
+    assert not (study.out / "models" / "u-pmlm-a-seed-1").exists()
 
 
 def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -611,6 +656,7 @@ def test_the_tiny_scale_goes_from_text_to_tables_and_back_byte_for_byte(tmp_path
     settings = load_compare_settings("tiny", ["sources.lm1b_train=300"])
     for stage in FOLDERS:
         assert len(list((out / FOLDERS[stage]).glob("*.json"))) == len(stage_units(settings, stage)), stage
+    assert [path.name for path in (out / "models").iterdir()] == ["u-pmlm-r-seed-1"]
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
     assert run("--data", str(data), *folders, "--quiet")[0] == 0  # nothing is done again
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}

@@ -66,6 +66,8 @@ class CompareSettings:
     more_seeds: tuple[int, ...] = ()
     """Further seeds of the models in `seeded`."""
     seeded: tuple[str, ...] = ("gpt-a", "u-pmlm-r")
+    kept: tuple[str, ...] = ()
+    """Models whose weights, of the first seed, stay with the results, in 16 bits; their figures are of these weights."""
     padding: tuple[str, ...] = ("packed", "padded", "padding-seen", "padding-predicted")
     sample_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     train: TrainSettings
@@ -75,7 +77,7 @@ class CompareSettings:
     measure: Measure = field(default_factory=Measure)
 
     def __post_init__(self) -> None:
-        for name in (*self.models, *self.priors, *self.seeded):
+        for name in (*self.models, *self.priors, *self.seeded, *self.kept):
             if name not in ARMS:
                 raise ConfigError(f"no model {name!r} to compare. Known: {', '.join(ARMS)}")
         if not self.models or not self.seeds:

@@ -36,6 +36,8 @@ from pmlm.training.run import Run
 from pmlm.training.settings import TrainSettings
 
 STAGES = ("prepare", *FOLDERS)
+KEPT = "models"
+"""Where the results hold models."""
 UNFINISHED = "unfinished"
 """Beside a model: its training is on its way, or was stopped."""
 ANCHORS = ("Tom is a cat and Jerry is a mouse.", "Tom and Jerry become good friends in the end.")
@@ -186,7 +188,10 @@ class Comparison:
         }
 
     def model_folder(self, run: str) -> Path:
-        folder = self.work / "runs" / run / MODEL
+        """The copy with the results where one is kept."""
+        folder = self.out / KEPT / run
+        if not folder.is_dir():
+            folder = self.work / "runs" / run / MODEL
         if not folder.is_dir():
             raise DataError(f"{folder} is missing: run the stages before this one first")
         return folder
@@ -198,9 +203,25 @@ class Comparison:
         return self.model(arm_settings(self.settings, name, seed).name)
 
     def _has_model(self, name: str, seed: int) -> bool:
+        run = arm_settings(self.settings, name, seed).name
+        return (self.out / KEPT / run).is_dir() or (not self._is_kept(name, seed) and self._has_ended(run))
+
+    def _has_ended(self, run: str) -> bool:
         """Trained to the end: a model is there from the first evaluation on."""
-        folder = self.work / "runs" / arm_settings(self.settings, name, seed).name
+        folder = self.work / "runs" / run
         return (folder / MODEL).is_dir() and not (folder / UNFINISHED).exists()
+
+    def _is_kept(self, name: str, seed: int) -> bool:
+        return name in self.settings.kept and seed == self.settings.seeds[0]
+
+    def _keep(self, unit: Unit) -> None:
+        """Put a trained model's weights with the results, where they are to be kept and are not there yet."""
+        if unit.stage != "pretrain" or not self._is_kept(unit.model, unit.seed):
+            return
+        run = self._run_settings(unit).name
+        folder = self.out / KEPT / run
+        if not folder.is_dir() and self._has_ended(run):
+            self.model(run).save(folder, storage="float16")
 
     # -- units of work ----------------------------------------------------------------------------------------------
 
@@ -215,9 +236,11 @@ class Comparison:
         about = {"model": unit.model, "title": arm.title, "seed": unit.seed, "scale": self.settings.scale}
         try:
             record = once(path, self._unit_settings(unit), lambda: {**about, **self._made(unit)}, lock)
+            self._keep(unit)
             is_again = was_there and self._is_gone(unit)
             if is_again:
                 record = self._train_again(unit, path, lock)
+                self._keep(unit)
         except TrainingDiverged as error:
             self.say(f"{unit.label} failed: {error}")
             self.failed.append(unit.label)
