@@ -67,7 +67,7 @@ class CompareSettings:
     """Further seeds of the models in `seeded`."""
     seeded: tuple[str, ...] = ("gpt-a", "u-pmlm-r")
     kept: tuple[str, ...] = ()
-    """Models whose weights, of the first seed, stay with the results, in 16 bits; their figures are of these weights."""
+    """Models whose weights (first seed, 16 bits) stay with the results; their figures are of these weights."""
     padding: tuple[str, ...] = ("packed", "padded", "padding-seen", "padding-predicted")
     sample_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     train: TrainSettings
