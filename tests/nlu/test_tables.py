@@ -89,6 +89,35 @@ def test_from_the_command_line_to_the_table(tmp_path: Path, capsys: pytest.Captu
     assert "not run: MNLI" in text
 
 
+def test_a_kept_report_gains_tasks_and_is_not_mixed_with_other_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_model(tmp_path / "start")
+    data, report = write_rte(write_sst(tmp_path / "glue")), tmp_path / "Tiny.json"
+
+    def finetune(tasks: str, *more: str, out: str = "runs") -> int:
+        place = ["-m", str(tmp_path / "start"), "--data", str(data), "-o", str(tmp_path / out)]
+        options = ["--tasks", tasks, "--set", "num_steps=3", "--quiet", "--report", str(report)]
+        return run(["finetune", "glue", *place, *options, *more])
+
+    assert finetune("SST-2,MNLI") == 0
+    first = json.loads(report.read_text())
+    assert finetune("RTE") == 0
+    both = json.loads(report.read_text())
+    assert list(both["tasks"]) == ["SST-2", "RTE"]
+    assert both["tasks"]["SST-2"] == first["tasks"]["SST-2"]
+    assert list(both["not_run"]) == ["MNLI"]
+    assert len(both["notes"]) == len(set(both["notes"])) >= len(first["notes"])
+    assert list(json.loads((tmp_path / "runs" / "report.json").read_text())["tasks"]) == ["RTE"]
+
+    capsys.readouterr()
+    assert finetune("RTE", "--set", "optim.lr=0.5", out="more") == 2
+    assert "Tiny.json was made with other settings: remove it" in capsys.readouterr().err
+    assert finetune("RTE", "--seeds", "2", out="more") == 2
+    assert not (tmp_path / "more").exists()  # said before anything is trained
+    assert json.loads(report.read_text()) == both
+
+
 def test_what_is_no_report_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DataError, match="holds no reports"):
         read_reports(tmp_path)

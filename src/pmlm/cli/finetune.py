@@ -31,7 +31,12 @@ SettingsOption = Annotated[Path | None, typer.Option("--settings", help="A .toml
 SeedsOption = Annotated[int, typer.Option("--seeds", help="How many runs, from the setting `seed` on.")]
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="Where runs and report go.", metavar="DIR")]
 ReportOption = Annotated[
-    Path | None, typer.Option("--report", help="Also write the report here, to be kept and tabulated.", metavar="FILE")
+    Path | None,
+    typer.Option(
+        "--report",
+        help="Also keep the report here, to be tabulated; a GLUE report that is there gains tasks.",
+        metavar="FILE",
+    ),
 ]
 
 
@@ -64,6 +69,7 @@ def glue(
     from pmlm.nlu.glue import GlueData, load_glue
     from pmlm.nlu.glue_study import GlueStudy
     from pmlm.nlu.hub import load_hub_glue
+    from pmlm.nlu.report import check_joins
     from pmlm.nlu.tasks import GlueTask, find_tasks
     from pmlm.runtime import pick_device
     from pmlm.training.distributed import joined_ranks
@@ -76,6 +82,8 @@ def glue(
     first = [load(task) for task in find_tasks(intermediate.split(","))] if intermediate else []
     with joined_ranks(pick_device(device)) as (ranks, own):
         study = GlueStudy(load_start(model), chosen, out, own, _seeds(chosen, seeds), joint, ranks)
+        if report_file is not None and report_file.exists():
+            check_joins(report_file, study.heading(first))
         report = study.run(wanted, first, lambda run: _drive(run, quiet))
         if ranks.is_main:
             if submission is not None:
@@ -178,12 +186,13 @@ def _submit(
 
 def _finish(report: dict[str, Any], out: Path, kept: Path | None, json: bool) -> None:
     from pmlm.keeping import made, write_text
-    from pmlm.nlu.report import report_lines
+    from pmlm.nlu.report import joined, read_report, report_lines
 
     report["made"] = made()
-    for path in (out / "report.json", kept):
-        if path is not None:
-            write_text(path, json_module.dumps(report, indent=2) + "\n")
+    write_text(out / "report.json", json_module.dumps(report, indent=2) + "\n")
+    if kept is not None:
+        whole = joined(read_report(kept), report) if kept.exists() else report
+        write_text(kept, json_module.dumps(whole, indent=2) + "\n")
     if json:
         print_json(report)
         return

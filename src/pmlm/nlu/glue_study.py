@@ -56,14 +56,21 @@ class GlueStudy:
             for d in members:
                 tasks[d.task.name] = summary(d.task.name, list(d.task.dev), outcomes)
         return {
+            **self.heading(intermediate),
+            "tasks": tasks,
+            "not_run": {d.task.name: list(d.notes) for d in _unique([*intermediate, *data]) if not d.can_train},
+            "notes": [note for d in clean.values() for note in d.notes],
+        }
+
+    def heading(self, intermediate: Sequence[GlueData] = ()) -> dict[str, Any]:
+        """What is known of the report before anything is run."""
+        return {
             "model": self.start.name,
+            "weights": self.start.fingerprint,
             "sharing": "joint" if self.joint else "intermediate" if intermediate else "none",
             "intermediate": [d.task.name for d in intermediate if d.can_train],
             "seeds": list(self.seeds),
             "settings": to_dict(self.settings),
-            "tasks": tasks,
-            "not_run": {d.task.name: list(d.notes) for d in _unique([*intermediate, *data]) if not d.can_train},
-            "notes": [note for d in clean.values() for note in d.notes],
         }
 
     def _after(self, members: list[GlueData], drive: Drive) -> Start:

@@ -1,7 +1,42 @@
-"""A study's report as a table for people; the report itself is plain data."""
+"""A study's report as a table for people; the report itself is plain data.
 
+A report that is kept may grow: tasks that are run later, elsewhere or one by one join it.
+"""
+
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from pmlm.errors import DataError
+
+HEADING = ("model", "weights", "sharing", "intermediate", "seeds", "settings")
+"""What all tasks of a report have in common."""
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if not isinstance(report, dict) or "tasks" not in report:
+        raise DataError(f"{path} is no report of `pmlm finetune`")
+    return report
+
+
+def check_joins(path: Path, heading: Mapping[str, Any]) -> None:
+    """Refuse to add to a report of other runs: rows of one table would not be of one protocol."""
+    before = read_report(path)
+    other = [key for key in HEADING if key in before and before[key] != heading[key]]
+    if other:
+        raise DataError(f"{path} was made with other {' and '.join(other)}: remove it, or give another --report")
+
+
+def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The newer report with the tasks and notes that only the older one has."""
+    tasks = {**before["tasks"], **now["tasks"]}
+    not_run = {name: why for name, why in {**before["not_run"], **now["not_run"]}.items() if name not in tasks}
+    return {**now, "tasks": tasks, "not_run": not_run, "notes": list(dict.fromkeys([*before["notes"], *now["notes"]]))}
 
 
 def report_lines(report: Mapping[str, Any]) -> list[str]:

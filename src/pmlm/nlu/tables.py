@@ -4,13 +4,13 @@ A folder of results holds `glue/NAME.json` and `squad/NAME.json`, each the repor
 name is what the table calls it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pmlm.errors import DataError
 from pmlm.keeping import markdown_table
+from pmlm.nlu.report import read_report
 from pmlm.nlu.squad_study import NAME
 from pmlm.nlu.tasks import TASKS
 
@@ -47,13 +47,7 @@ def read_reports(folder: Path) -> dict[str, dict[str, Report]]:
     found: dict[str, dict[str, Report]] = {}
     for kind in ("glue", "squad"):
         for path in sorted((folder / kind).glob("*.json")):
-            try:
-                report = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise DataError(f"{path} cannot be read: {error}") from None
-            if not isinstance(report, dict) or "tasks" not in report:
-                raise DataError(f"{path} is no report of `pmlm finetune`")
-            found.setdefault(kind, {})[path.stem] = report
+            found.setdefault(kind, {})[path.stem] = read_report(path)
     if not found:
         raise DataError(
             f"{folder} holds no reports: {folder}/glue/NAME.json is written by `pmlm finetune glue --report`"
