@@ -14,7 +14,7 @@ from test_cli import Capture, ok, refused
 
 from conftest import STORIES
 from pmlm.cli import run
-from pmlm.cli.live import plain_display
+from pmlm.cli.live import MOST_PEAKS, Speed, plain_display
 from pmlm.corpus.shards import Corpus
 from pmlm.training.distributed import Ranks
 from pmlm.training.loop import Pace
@@ -196,3 +196,22 @@ def test_a_log_names_the_run_in_every_line(capsys: Capture) -> None:
         show(Evaluation(1, {"causal": {16: 3.0}}))
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["gpt-a-seed-1"] * 2
+
+
+def test_a_peak_measured_while_something_else_ran_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = [10.0, 4.0, 40.0, *[20.0] * 9]
+    monkeypatch.setattr("pmlm.cli.live.matmul_peak", lambda _device: peaks.pop(0))
+
+    class Fake:
+        device, ranks = torch.device("cpu"), Ranks()
+
+        def flops_per_token(self) -> float:
+            return 1.0
+
+    speed = Speed(Fake())  # type: ignore[arg-type]
+    said = [speed.update(StepReport(n, 2.0, (2.0,), 1.0, 0.1, 30 * n, 1.0)) for n in range(1, 5)]  # 30 tokens a second
+    assert [line.split()[2] for line in said] == ["0%", "300%", "75%", "75%"]
+    speed.per_token = 100.0  # more than any peak: not asked for ever
+    for n in range(5, 20):
+        speed.update(StepReport(n, 2.0, (2.0,), 1.0, 0.1, 30 * n, 1.0))
+    assert speed.measured == MOST_PEAKS
