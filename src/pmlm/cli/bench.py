@@ -215,7 +215,8 @@ def generate(
             raise ConfigError(f"{name} must be at least 1, got {value}")
     import torch
 
-    from pmlm.bench.generate import BERT_BASE, LAPTOP, TINY, GenerateBench, bench_generation, num_parts
+    from pmlm.bench.contenders import BERT_BASE, LAPTOP, TINY
+    from pmlm.bench.generate import GenerateBench, bench_generation, num_parts
     from pmlm.bench.quality import QualityBench
 
     known = {"laptop": LAPTOP, "base": BERT_BASE}
