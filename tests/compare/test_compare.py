@@ -5,6 +5,7 @@ import lzma
 import math
 import random
 import shutil
+import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -538,7 +539,7 @@ def write_sentences(out: Path, stage: str, name: str, visibility: str, kind: str
     found = {"l2r": {kind: figure(20.0), "x and N": figure(30.0)}, "bound": figure(9.0)}
     record = {
         "model": name, "title": ARMS[name].title, "seed": 1,
-        "lm1b": {"context": 8, "fitting": 3, "sentences": 4, visibility: found},
+        "lm1b": {"context": 8, "fitting": 3, "sentences": 4, "unknown_share": 0.015, visibility: found},
     }  # fmt: skip
     if stage == "perplexity":
         record["wikitext"] = read_record(out / stage / f"{name}-1.json")["wikitext"]
@@ -561,6 +562,24 @@ def test_p_of_n_is_told_after_fine_tuning_alone_and_x_alone_is_labelled(tmp_path
     ):
         assert line in text
     assert "left empty for models that were not fine-tuned" in text
+    assert "[UNK]: 1.50% of the tokens." in text
+
+
+def test_probes_have_a_mean_and_a_deviation_over_their_seeds(tmp_path: Path) -> None:
+    for folder in ("pretrain", "probes"):
+        (tmp_path / folder).mkdir()
+    for name, scores in (("bert-r", [0.6, 0.7, 0.8]), ("u-pmlm-r", [0.75])):
+        about = {"model": name, "title": ARMS[name].title, "seed": 1}
+        point = {"tokens": 9, "seconds": 2.0, "bits_per_byte": {"bidirectional": {"8": 2.5, "16": 2.25}}}
+        figures = {"parameters": 9, "tokens": 9, "training_seconds": 2.0, "curve": [point]}
+        (tmp_path / "pretrain" / f"{name}.json").write_text(json.dumps(about | figures))
+        score = {"mean": statistics.fmean(scores), "deviation": 0.1, "all": scores}
+        (tmp_path / "probes" / f"{name}.json").write_text(
+            json.dumps(about | {"probe": {"tasks": {"SST-2": {"score": score}}}})
+        )
+    text = report(read_results(tmp_path), "tiny")
+    assert "| fixed 15 % | 1 | 2.250 | 0.700 ± 0.100 |" in text
+    assert "| uniform [0, 1] | 1 | 2.250 | 0.750 |" in text
 
 
 def run(*arguments: str) -> tuple[int, str]:

@@ -62,6 +62,8 @@ class CompareSettings:
     priors: tuple[str, ...] = ()
     """Models that differ in the prior alone; compared among themselves and by probes."""
     probes: tuple[str, ...] = ("SST-2", "CoLA")
+    probe_seeds: tuple[int, ...] = (1, 2, 3)
+    """Of the probes' first weights and the order of their examples."""
     seeds: tuple[int, ...] = (1,)
     more_seeds: tuple[int, ...] = ()
     """Further seeds of the models in `seeded`."""
@@ -80,8 +82,8 @@ class CompareSettings:
         for name in (*self.models, *self.priors, *self.seeded, *self.kept):
             if name not in ARMS:
                 raise ConfigError(f"no model {name!r} to compare. Known: {', '.join(ARMS)}")
-        if not self.models or not self.seeds:
-            raise ConfigError("a comparison needs at least one model and one seed")
+        if not self.models or not self.seeds or not self.probe_seeds:
+            raise ConfigError("a comparison needs at least one model, one seed and one seed of probes")
         if min(self.tokens, self.tune_tokens, self.sources.lm1b_train) < 1:
             raise ConfigError("tokens, tune_tokens and sources.lm1b_train must be at least 1")
         longest = max(self.measure.context, self.measure.sentence_context)

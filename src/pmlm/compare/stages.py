@@ -304,7 +304,7 @@ class Comparison:
                 measure = to_dict(self.settings.measure)
                 settings["measure"] = {key: measure[key] for key in MEASURED[unit.corpus] if key in measure}
             case "probe":
-                settings["probe"] = to_dict(self.settings.probe)
+                settings |= {"probe": to_dict(self.settings.probe), "probe_seeds": list(self.settings.probe_seeds)}
         return settings
 
     def _run_settings(self, unit: Unit) -> TrainSettings:
@@ -405,7 +405,9 @@ class Comparison:
         run = arm_settings(self.settings, name, seed).name
         start = load_start(self.model_folder(run))
         data = [load_glue(task, self.source(self.settings.sources.glue)) for task in find_tasks(self.settings.probes)]
-        study = GlueStudy(start, self.settings.probe, self.work / "probes" / name, self.device)
+        study = GlueStudy(
+            start, self.settings.probe, self.work / "probes" / name, self.device, self.settings.probe_seeds
+        )
         return {"probe": study.run(data, drive=self.drive)}
 
 

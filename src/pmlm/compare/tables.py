@@ -271,9 +271,10 @@ def lm1b_table(results: Results) -> str:
         f"Perplexity per content token of {_measured_sentences(stages[0][0])} whole sentences, with standard errors. "
         f"{some['fitting']} of {some['sentences']} sentences fit into {some['context']} slots; the measured ones are "
         "drawn from them at random, and the order-averaged bound in bits per byte (GPT: exact, without the end) is "
-        "over all. Given N: the model sees how long the sentence is; GPT does not, and its figure is of x alone, "
-        "without the end. And N: it says so, or the probability of N is added from the lengths of the training "
-        "sentences; left empty for models that were not fine-tuned on these."
+        f"over all. [UNK]: {some['unknown_share']:.2%} of the tokens. Given N: the model sees how long the sentence "
+        "is; GPT does not, and its figure is of x alone, without the end. And N: it says so, or the "
+        "probability of N is added from the lengths of the training sentences; left empty for models that "
+        "were not fine-tuned on these."
     )
     header = ["model", "seed", "", *SENTENCES, "paper, sequential", "paper, random"]
     return f"{markdown(header, rows)}\n\n{note}"
@@ -294,13 +295,24 @@ def prior_table(results: Results) -> str:
         if not r["curve"]:
             continue
         (figures,) = [f for v, f in r["curve"][-1]["bits_per_byte"].items() if v == "bidirectional"] or [{}]
-        scores = [probes[r["model"], r["seed"]].get(task, {}).get("score", {}).get("mean") for task in tasks]
+        scores = [probes[r["model"], r["seed"]].get(task, {}).get("score") for task in tasks]
         rows.append(
             [names.get(r["model"], r["title"].removeprefix("prior ")), str(r["seed"])]
             + [f"{figures[max(figures, key=int)]:.3f}" if figures else "–"]
-            + ["–" if score is None else f"{score:.3f}" for score in scores]
+            + ["–" if score is None else _score(score).text() for score in scores]
         )
-    return markdown(["prior", "seed", "bits per byte, order-averaged", *[f"probe, {task}" for task in tasks]], rows)
+    if not rows:
+        return ""
+    header = ["prior", "seed", "bits per byte, order-averaged", *[f"probe, {task}" for task in tasks]]
+    note = (
+        "Probes are linear maps of the frozen model's mean over a text, their score that of dev (CoLA: Matthews), "
+        "mean ± deviation over seeds of the probe, not of the model."
+    )
+    return f"{markdown(header, rows)}\n\n{note}"
+
+
+def _score(score: dict[str, Any]) -> Cell:
+    return Cell(score["mean"], score["deviation"] if len(score["all"]) > 1 else None, digits=3)
 
 
 def importance_table(results: Results) -> str:
@@ -332,7 +344,11 @@ def time_table(results: Results) -> str:
                 [_titles(r, visibility, reached[-1]["bits_per_byte"] | {"": 0}), str(r["seed"]),
                  f"{reached[-1]['tokens'] / 1e6:.2f}M", f"{figures[longest]:.3f}"]
             )  # fmt: skip
-    return markdown(["model", "seed", "tokens by then", "bits per byte"], rows)
+    note = (
+        "What each model had reached when the quickest one was done, at the last evaluation before. The rate of that "
+        "one had come down by then, that of the others had not: runs planned for this time would be closer."
+    )
+    return f"{markdown(['model', 'seed', 'tokens by then', 'bits per byte'], rows)}\n\n{note}"
 
 
 def checks_table(results: Results) -> str:

@@ -99,9 +99,14 @@ def window_figures(
                 mean, weighted = scorer.over_orders(some, orders, advance)
             entry["importance"] = {"orders": orders, "weighted": weighted.to_dict(), "mean": mean.to_dict()}
         report[visibility] = entry
-    unknown = sum(i == lm.tokenizer.unk_id for row in rows for i in row.ids)
-    report["unknown_share"] = unknown / sum(row.num_tokens for row in rows)
+    report["unknown_share"] = unknown_share(rows, lm.tokenizer)
     return report
+
+
+def unknown_share(rows: Sequence[Row], tokenizer: Tokenizer) -> float:
+    """[UNK] among the content tokens."""
+    unknown = sum(i == tokenizer.unk_id for row in rows for i in row.ids)
+    return unknown / sum(row.num_tokens for row in rows)
 
 
 def _scorer(lm: LM, visibility: Visibility, seed: int) -> Scorer:
@@ -150,6 +155,7 @@ def sentence_figures(
             seen = [_shown(row, lm.tokenizer, packing, context, predicts_end=False) for row in rows]
             with bar(f"bound of sentences, {visibility}", len(seen)) as advance:
                 report[visibility]["bound"] = _scorer(lm, visibility, seed).bound(seen, advance).to_dict()
+    report["unknown_share"] = unknown_share(rows, lm.tokenizer)
     return report
 
 
