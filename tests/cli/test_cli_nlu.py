@@ -11,7 +11,7 @@ from test_cli import Capture, ok, refused
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "nlu"))
 from nlu_helpers import save_model, write_sst
 
-from pmlm.nlu.finetuned import load_finetuned
+from pmlm.nlu.finetuned import load_finetuned, load_start
 
 FAST = ["--set", "num_steps=3", "--set", "batch_rows=8", "--quiet", "--device", "cpu"]
 CONTEXT = "Tom is a warm cat. The cat was in the house."
@@ -103,16 +103,41 @@ def test_squad_writes_predictions_and_answer_uses_the_model(squad: Path, capsys:
     spec = load_finetuned(folder).model.specs["SQuAD"]
     assert spec.stride == report["settings"]["windows"]["stride"]
     assert spec.length == report["settings"].get("length", load_finetuned(folder).model.config.max_length)
+    assert (spec.question, spec.answer) == (8, report["settings"]["windows"]["answer"])
     arguments = ["answer", "-m", str(folder), "--question", "Who is a cat?", "--context", CONTEXT]
     document = json.loads(ok(capsys, *arguments, "--json", "--threshold", "1e9"))
     best = document["spans"][0]
     assert document["answer"] == best["text"] == CONTEXT[best["start"] : best["end"]]
     assert json.loads(ok(capsys, *arguments, "--json", "--threshold", "-1e9"))["answer"] is None
+    assert "finite" in refused(capsys, *arguments, "--json", "--threshold", "inf")
+    (alone,) = json.loads(ok(capsys, *arguments, "--json", "-n", "1", "--threshold", "1e9"))["spans"]
+    assert alone["text"] == best["text"]  # how many are listed does not change the first
     assert "no answer scores" in ok(capsys, *arguments)
     (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Who?", "context": CONTEXT}) + "\n")
     (line,) = ok(capsys, "answer", "-m", str(folder), "--jsonl", str(tmp_path / "q.jsonl")).splitlines()
     assert json.loads(line)["question"] == "Who?"
     assert "use `pmlm answer`" in refused(capsys, "classify", "-m", str(folder), "a")
+
+
+def test_a_kept_report_of_squad_is_replaced_and_what_does_not_fit_is_refused(
+    start: Path, capsys: Capture, tmp_path: Path
+) -> None:
+    split, report = squad_file(tmp_path / "s.json"), tmp_path / "kept.json"
+
+    def arguments(out: str, *more: str) -> list[str]:
+        place = ["--split", str(split), "-o", str(tmp_path / out), "--report", str(report)]
+        return ["finetune", "squad", "-m", str(start), *place, *FAST, *more]
+
+    ok(capsys, *arguments("one", "--train-share", "0.34"))
+    first = json.loads(report.read_text())
+    ok(capsys, *arguments("two", "--train-share", "0.67"))
+    second = json.loads(report.read_text())
+    assert first["weights"] == second["weights"] == load_start(start).fingerprint
+    assert first["protocol"] != second["protocol"]
+    assert not set(first["notes"]) & set(second["notes"])
+    assert "other settings" in refused(capsys, *arguments("two", "--train-share", "0.34"))
+    assert "are for GLUE" in refused(capsys, *arguments("three", "--set", "shuffle_labels=true"))
+    assert "are for GLUE" in refused(capsys, *arguments("three", "--set", "pooling=mean"))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +149,9 @@ def test_squad_writes_predictions_and_answer_uses_the_model(squad: Path, capsys:
         (["finetune", "glue", "-d", "tests", "--seeds", "0"], "--seeds"),
         (["finetune", "glue", "-d", "tests", "--set", "epoch=3"], "Did you mean 'epochs'"),
         (["finetune", "glue", "-d", "tests", "--settings", "nowhere.toml"], "no settings file"),
+        (["finetune", "glue", "-d", "tests", "--set", "optim.warmup_steps=9"], "follows from `warmup`"),
         (["finetune", "squad"], "give one of the two"),
+        (["finetune", "squad", "--dev", "x.json", "--train-share", "0.5"], "goes with a file that is split"),
         (["finetune", "squad", "--split", "pyproject.toml"], "neither JSON nor JSON lines"),
         (["classify", "text"], "no model"),
         (["classify", "-m", "tests", "text"], "no checkpoint"),

@@ -21,9 +21,11 @@ from pmlm.nlu.framing import PairRow, frame_pair, frame_texts, read_rows, shares
 from pmlm.nlu.glue import load_glue
 from pmlm.nlu.glue_study import GlueStudy, prepare_task
 from pmlm.nlu.lessons import Finetuning, Lesson, summed_loss
+from pmlm.nlu.report import report_lines
 from pmlm.nlu.run import FinetuneRun
 from pmlm.nlu.settings import FinetuneSettings
 from pmlm.nlu.study import drive_quietly
+from pmlm.nlu.tables import page
 from pmlm.nlu.tasks import find_tasks
 from pmlm.runtime import generator
 from pmlm.training.distributed import Ranks
@@ -276,6 +278,15 @@ def test_other_settings_another_start_and_other_data_are_refused(tmp_path: Path,
         make_run(replace(start, fingerprint="x"), data, tmp_path / "run", num_steps=2).resume()
     with pytest.raises(ConfigError, match="other settings \\(examples\\)"):
         make_run(start, write_sst(data, num=200), tmp_path / "run", num_steps=2).resume()
+    write_sst(data)
+    dev = data / "SST-2" / "dev.tsv"
+    dev.write_text(dev.read_text().replace("\t1\n", "\t0\n", 1))
+    with pytest.raises(ConfigError, match="other settings \\(exams\\)"):
+        make_run(start, data, tmp_path / "run", num_steps=2).resume()
+    settings = tmp_path / "run" / "settings.json"
+    document = json.loads(settings.read_text())
+    settings.write_text(json.dumps({key: document[key] for key in document if key != "exams"}))
+    assert make_run(start, data, tmp_path / "run", num_steps=2).resume() == 2  # of a time when it was not kept
 
 
 def test_layers_learn_slower_the_lower_they_are(tmp_path: Path) -> None:
@@ -389,6 +400,51 @@ def test_intermediate_tasks_come_first_and_the_others_start_there(tmp_path: Path
     started = json.loads((tmp_path / "s" / "RTE" / "seed-1" / "settings.json").read_text())["start"]
     assert started == {"name": "tiny after SST-2", "weights": before.fingerprint}
     assert not torch.equal(before.backbone.tokens.weight, start.backbone.tokens.weight)
+    assert report["before"]["SST-2"]["runs"] == 1
+    assert "SST-2, before constant" in "\n".join(report_lines(report))
+
+
+def test_an_intermediate_run_that_failed_is_said(tmp_path: Path, data: Path) -> None:
+    start = make_start(tmp_path)
+    with pytest.raises(DataError, match="no intermediate task can be trained on: MNLI: train is missing"):
+        study(start, tmp_path / "s", seeds=1).run(load(data, "RTE"), load(data, "MNLI"))
+
+    def worthless(run: FinetuneRun) -> None:
+        if "intermediate" in run.name:
+            for group in run.trainer.optimizer.param_groups:
+                group["peak"] = 0.0
+            with torch.no_grad():
+                run.model.heads["SST-2"].output.bias.copy_(torch.tensor([9.0, 0.0]))
+        drive_quietly(run)
+
+    report = study(start, tmp_path / "s", seeds=1).run(load(data, "RTE"), load(data, "SST-2"), worthless)
+    assert report["before"]["SST-2"]["failed"][0]["reason"].startswith("no better than a constant answer")
+    assert any(line.startswith("SST-2, before: seed 1 FAILED") for line in report_lines(report))
+    assert "intermediate SST-2 seed 1 failed (no better" in page({"glue": {"x": report}})
+
+    def broken(run: FinetuneRun) -> None:
+        with torch.no_grad():
+            run.model.backbone.tokens.weight.fill_(float("nan"))
+        drive_quietly(run)
+
+    for _ in range(2):  # and again, where it is known
+        with pytest.raises(RunError, match="intermediate-SST-2/seed-1 diverged: step 0"):
+            study(start, tmp_path / "t", seeds=1).run(load(data, "RTE"), load(data, "SST-2"), broken)
+
+
+def test_where_nothing_is_left_to_train_on_it_is_said(tmp_path: Path, data: Path) -> None:
+    (data / "SST-2" / "dev.tsv").write_text((data / "SST-2" / "train.tsv").read_text())
+    with pytest.raises(DataError, match=r"SST-2: nothing is left to train on .*180 training examples are in dev"):
+        study(make_start(tmp_path), tmp_path / "s").run(load(data, "SST-2"))
+
+
+def test_a_text_is_cut_in_use_as_it_was_when_measured(tmp_path: Path, data: Path) -> None:
+    report = study(make_start(tmp_path), tmp_path / "s", seeds=1, num_steps=2, length=7).run(load(data, "SST-2"))
+    model = load_finetuned(report["tasks"]["SST-2"]["best_model"])
+    assert model.model.specs["SST-2"].length == 7
+    one, other = (model.classify(f"The film was good and {end}") for end in ("warm.", "dull and poor and awful."))
+    assert len(TOKENIZER.encode("The film was good and")) == 5
+    assert one.probs == other.probs  # what comes after is cut off
 
 
 @pytest.mark.parametrize(
@@ -401,6 +457,10 @@ def test_intermediate_tasks_come_first_and_the_others_start_there(tmp_path: Path
         {"length": 3},
         {"dropout": 1.0},
         {"layer_decay": 0.0},
+        {"windows": {"stride": 0}},
+        {"windows": {"question": -1}},
+        {"windows": {"answer": 0}},
+        {"windows": {"best": 0}},
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:

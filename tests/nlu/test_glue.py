@@ -1,6 +1,7 @@
 """GLUE's files: quirks on files written here, what is missing said, nothing of dev in train; the real ones' sizes."""
 
 import lzma
+import re
 import sys
 import types
 from pathlib import Path
@@ -135,7 +136,36 @@ def test_tasks_that_share_their_data_do_not_train_on_each_others_dev(tmp_path: P
     clean = without_held([load_glue(task(name), tmp_path) for name in ("RTE", "WNLI")])
     kept = [[e.texts for e in d.train.examples] for d in clean if d.train is not None]
     assert kept == [[("c", "d")], [("g", "h")]]
-    assert all("another task" in " ".join(d.notes) for d in clean)
+    assert all("dev or test of these tasks" in " ".join(d.notes) for d in clean)
+
+
+def test_a_pair_that_another_task_writes_otherwise_is_the_same_pair(tmp_path: Path) -> None:
+    head = "index\tsentence1\tsentence2\tlabel\n"
+    write(
+        tmp_path,
+        "RTE/train.tsv",
+        head + "0\tIt doesn 't end , he said\tSo `` be\u00b4\u00b4 it\tentailment\n1\tc\td\tentailment\n",
+    )
+    write(tmp_path, "RTE/dev.tsv", head + "0\te\tf\tentailment\n")
+    write(tmp_path, "WNLI/train.tsv", head + "0\t!\t?\t1\n")
+    write(tmp_path, "WNLI/dev.tsv", head + '0\tso "be" it\tIt doesn\'t end, he said.\t1\n1\t?\t.\t1\n')
+    clean = without_held([load_glue(task(name), tmp_path) for name in ("RTE", "WNLI")])
+    kept = [[e.texts for e in d.train.examples] for d in clean if d.train is not None]
+    assert kept == [[("c", "d")], [("!", "?")]]
+
+
+def test_of_the_real_files_no_task_is_trained_on_anothers_dev_or_test(shared_data: Path) -> None:
+    """STS-B took pairs from MRPC, hundreds of which are in the other's training file."""
+
+    def words(texts: tuple[str, ...]) -> frozenset[str]:
+        return frozenset(re.sub("[^a-z0-9]", "", text.lower()) for text in texts)
+
+    before = [load_glue(task(name), shared_data / "glue") for name in ("MRPC", "STS-B", "RTE")]
+    held = {words(e.texts) for d in before for s in (*d.dev.values(), *d.test.values()) for e in s.examples}
+    trained = [[words(e.texts) for e in d.train.examples] for d in without_held(before) if d.train is not None]
+    assert not held & {key for keys in trained for key in keys}
+    assert len(trained[0]) > 3300  # of 3,668: no more is left out than there must be
+    assert len(trained[1]) > 5000
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -175,6 +205,9 @@ def test_the_hub_is_an_option_and_its_absence_one_line(monkeypatch: pytest.Monke
     assert data.dev["MNLI-mm"].examples[0].texts[0] == "validation_mismatched"
     assert set(data.test) == {"MNLI-m", "MNLI-mm", "AX"}
     with pytest.raises(DataError, match="no route"):
+        load_hub_glue(task("RTE"))
+    fake.load_dataset = lambda *_names: (_ for _ in ()).throw(TimeoutError())  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match="glue/rte: TimeoutError"):
         load_hub_glue(task("RTE"))
 
 

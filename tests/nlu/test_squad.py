@@ -361,6 +361,8 @@ def test_the_protocol_is_said(tmp_path: Path) -> None:
         load_squad([path], path, None)
     with pytest.raises(DataError, match="give one of the two"):
         load_squad([path], None, None)
+    with pytest.raises(DataError, match="goes with a file that is split"):
+        load_squad([], path, None, 0.5)
 
 
 def test_the_real_files_answers_come_back_to_the_letter_and_no_article_is_on_both_sides(shared_data: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_complete_submission(tmp_path: Path) -> None:
     files: dict[str, str] = {}
     for task in TASKS:
         split = Split([Example(str(i), ("a film",) * len(task.texts)) for i in range(3)])
-        files |= predict_test(finetuned, GlueData(task, None, {}, dict.fromkeys(task.test, split)), 32)
+        files |= predict_test(finetuned, GlueData(task, None, {}, dict.fromkeys(task.test, split)))
     assert write_submission(tmp_path / "out" / "s.zip", files) == []
     with zipfile.ZipFile(tmp_path / "out" / "s.zip") as archive:
         assert sorted(archive.namelist()) == sorted(f"{name}.tsv" for name in SUBMISSION_NAMES)

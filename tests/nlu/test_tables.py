@@ -28,12 +28,13 @@ def glue_report(**changes: Any) -> dict[str, Any]:
         "settings": {"epochs": 3.0, "batch_rows": 32},
         "tasks": tasks,
         "not_run": {"MNLI": ["no file"]},
+        "notes": [],
     } | changes
 
 
-def squad_report(*exact: float) -> dict[str, Any]:
+def squad_report(*exact: float, never: float = 0.5) -> dict[str, Any]:
     figures = {"exact": summarise(exact), "f1": summarise([0.5]), "HasAns_f1": summarise([0.25]), "NoAns_f1": summarise([0.75])}  # fmt: skip
-    tasks = {"SQuAD": {"runs": len(exact), "failed": [], "constant_score": 0.5, "dev": {"SQuAD": figures}}}
+    tasks = {"SQuAD": {"runs": len(exact), "failed": [], "constant_score": never, "dev": {"SQuAD": figures}}}
     return {"model": "x", "protocol": "reduced: 10 questions", "seeds": list(range(len(exact))), "tasks": tasks,
             "settings": {"epochs": 3.0, "num_steps": 600, "batch_rows": 16}}  # fmt: skip
 
@@ -67,6 +68,14 @@ def test_squad_stands_beside_never_answering() -> None:
     assert found["other"][1] == "50.0"
     assert found["never answering"] == ["", "50.0", "50.0", "0.0", "100.0"]
     assert found["*paper, XLNet, full protocol*"][1:3] == ["78.46", "81.33"]
+    found = rows(squad_table({"a": squad_report(0.4), "b": squad_report(0.5, never=0.25), "c": squad_report(0.4)}))
+    assert found["never answering, on the questions of a, c"][1] == "50.0"
+    assert found["never answering, on the questions of b"][1] == "25.0"
+
+
+def test_the_table_in_the_repository_is_that_of_the_reports_beside_it() -> None:
+    folder = Path(__file__).resolve().parents[2] / "results" / "nlu"
+    assert (folder / "table.md").read_text(encoding="utf-8") == page(read_reports(folder))
 
 
 def test_from_the_command_line_to_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,6 +131,7 @@ def test_what_is_no_report_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(DataError, match="holds no reports"):
         read_reports(tmp_path)
     (tmp_path / "glue").mkdir()
-    (tmp_path / "glue" / "x.json").write_text("[1]")
-    assert run(["finetune", "table", str(tmp_path)]) == 2
-    assert "is no report of `pmlm finetune`" in capsys.readouterr().err
+    for text in ("[1]", '{"tasks": {}}'):
+        (tmp_path / "glue" / "x.json").write_text(text)
+        assert run(["finetune", "table", str(tmp_path)]) == 2
+        assert "is no report of `pmlm finetune`" in capsys.readouterr().err

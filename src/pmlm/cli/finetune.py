@@ -34,7 +34,8 @@ ReportOption = Annotated[
     Path | None,
     typer.Option(
         "--report",
-        help="Also keep the report here, to be tabulated; a GLUE report that is there gains tasks.",
+        help="Also keep the report here, to be tabulated; a GLUE report that is there gains tasks, one of SQuAD is "
+        "replaced.",
         metavar="FILE",
     ),
 ]
@@ -87,8 +88,8 @@ def glue(
         report = study.run(wanted, first, lambda run: _drive(run, quiet))
         if ranks.is_main:
             if submission is not None:
-                report["submission"] = _submit(report, wanted, submission, chosen, device)
-            _finish(report, out, report_file, json)
+                report["submission"] = _submit(report, wanted, submission, device)
+            _finish(report, out, report_file, json, joins=True)
 
 
 @app.command("squad")
@@ -101,7 +102,9 @@ def squad(
     split: Annotated[
         Path | None, typer.Option("--split", help="Instead: a file whose articles are split in two.", metavar="FILE")
     ] = None,
-    train_share: Annotated[float, typer.Option("--train-share", help="--split: the articles to train on.")] = 0.6,
+    train_share: Annotated[
+        float | None, typer.Option("--train-share", help="--split: the articles to train on. Without it: 0.6.")
+    ] = None,
     seeds: SeedsOption = 1,
     sets: SetsOption = None,
     settings: SettingsOption = None,
@@ -112,7 +115,7 @@ def squad(
     quiet: QuietOption = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Fine-tune on SQuAD 2.0; the threshold below which nothing is answered is searched on dev."""
+    """Fine-tune on SQuAD 2.0; the threshold above which nothing is answered is searched on dev."""
     from pmlm.nlu.finetuned import load_start
     from pmlm.nlu.squad_study import load_squad, run_squad
     from pmlm.runtime import pick_device
@@ -169,9 +172,7 @@ def _drive(run: FinetuneRun, quiet: bool) -> None:
         raise KeyboardInterrupt
 
 
-def _submit(
-    report: dict[str, Any], data: list[Any], path: Path, settings: FinetuneSettings, device: str
-) -> dict[str, Any]:
+def _submit(report: dict[str, Any], data: list[Any], path: Path, device: str) -> dict[str, Any]:
     from pmlm.nlu.finetuned import load_finetuned
     from pmlm.nlu.submission import predict_test, write_submission
 
@@ -180,18 +181,19 @@ def _submit(
         best = report["tasks"].get(d.task.name, {}).get("best_model")
         if best is not None and d.test:
             finetuned = load_finetuned(best, device=device)
-            files |= predict_test(finetuned, d, settings.row_length(finetuned.model.config))
+            files |= predict_test(finetuned, d)
     return {"file": str(path), "holds": list(files), "missing": write_submission(path, files)}
 
 
-def _finish(report: dict[str, Any], out: Path, kept: Path | None, json: bool) -> None:
+def _finish(report: dict[str, Any], out: Path, kept: Path | None, json: bool, *, joins: bool = False) -> None:
+    """Write and print it. `joins`: the tasks of a kept report stay in it."""
     from pmlm.keeping import made, write_text
     from pmlm.nlu.report import joined, read_report, report_lines
 
     report["made"] = made()
     write_text(out / "report.json", json_module.dumps(report, indent=2) + "\n")
     if kept is not None:
-        whole = joined(read_report(kept), report) if kept.exists() else report
+        whole = joined(read_report(kept), report) if joins and kept.exists() else report
         write_text(kept, json_module.dumps(whole, indent=2) + "\n")
     if json:
         print_json(report)

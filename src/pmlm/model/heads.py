@@ -44,8 +44,12 @@ class HeadSpec:
     threshold: float = 0.0
     """span: no answer is given where "none" scores more than this above the best span."""
     length: int | None = None
+    """The most slots of a row that it was trained and measured with; of a span head, the slots of a window."""
     stride: int | None = None
-    """span: the slots of a window, and the step from one to the next, that the threshold was found with."""
+    question: int | None = None
+    answer: int | None = None
+    """span: the step from one window to the next and the most pieces of a question and of an answer, as they were when
+    the threshold was found."""
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pmlm.model import HeadSpec, TaskModel
-from pmlm.nlu.framing import PairRow
+from pmlm.nlu.framing import PairRow, fingerprint
 from pmlm.nlu.metrics import constant_figures, constant_score, mean, task_scores
 from pmlm.nlu.predict import decide, predict
 from pmlm.nlu.squad_metric import answer_scores, best_threshold, squad_scores
@@ -36,6 +36,10 @@ class Exam(Protocol):
         """The same by part and metric, each metric with its own best answer."""
         ...
 
+    def fingerprint(self) -> str:
+        """Of what is asked and of the right answers."""
+        ...
+
     def take(self, model: TaskModel, pad_id: int) -> Mark: ...
 
 
@@ -53,6 +57,9 @@ class GlueExam:
     @property
     def constants(self) -> dict[str, dict[str, float]]:
         return {part: constant_figures(self.task, gold) for part, (_, gold) in self.parts.items()}
+
+    def fingerprint(self) -> str:
+        return fingerprint([(part, [row.ids for row in rows], gold) for part, (rows, gold) in self.parts.items()])
 
     def take(self, model: TaskModel, pad_id: int) -> Mark:
         figures = {
@@ -76,6 +83,10 @@ class SquadExam:
     @property
     def constants(self) -> dict[str, dict[str, float]]:
         return {self.spec.name: dict.fromkeys(("exact", "f1"), self.constant_score)}
+
+    def fingerprint(self) -> str:
+        asked = [(a.question.id, a.question.golds, [window.row.ids for window in a.windows]) for a in self.asked]
+        return fingerprint(asked)
 
     def take(self, model: TaskModel, pad_id: int) -> Mark:
         found = find_all(model, self.spec.name, self.asked, pad_id, self.windows)

@@ -112,7 +112,7 @@ class Finetuned:
                 check_text(text)
         if not texts:
             return []
-        rows = frame_texts(texts, self.tokenizer, self.model.config.max_length)
+        rows = frame_texts(texts, self.tokenizer, spec.length or self.model.config.max_length)
         said = predict(self.model, spec.name, rows, self.tokenizer.pad_id)
         values = decide(spec, said)
         if spec.kind == "number":
@@ -141,24 +141,31 @@ class Finetuned:
         spec = self._spec(task, ANSWER)
         if num < 1:
             raise ConfigError(f"num must be at least 1, got {num}")
+        if threshold is not None and not math.isfinite(threshold):
+            raise ConfigError(f"the threshold must be a finite number, got {threshold}")
         for texts in asked:
             for text in texts:
                 check_text(text)
         limit = spec.threshold if threshold is None else threshold
         questions = [Question(str(i), question, context, ()) for i, (question, context) in enumerate(asked)]
-        windows = WindowSettings(best=num, stride=spec.stride or WindowSettings().stride)
+        usual = WindowSettings()
+        windows = WindowSettings(
+            question=spec.question or usual.question, stride=spec.stride or usual.stride,
+            answer=spec.answer or usual.answer, best=max(num, usual.best),
+        )  # fmt: skip
         cut = cut_questions(questions, self.tokenizer, spec.length or self.model.config.max_length, windows)
         found = find_all(self.model, spec.name, cut, self.tokenizer.pad_id, windows)
         results = []
         for question in questions:
             said = found[question.id]
-            scores = torch.tensor([*(c.score for c in said.best), said.none_score])
+            shown = said.best[:num]
+            scores = torch.tensor([*(c.score for c in shown), said.none_score])
             spans = [
                 Span(c.text, c.start, c.end, prob)
-                for c, prob in zip(said.best, scores.softmax(0).tolist()[:-1], strict=True)
+                for c, prob in zip(shown, scores.softmax(0).tolist()[:-1], strict=True)
             ]
             answer = said.best[0].text if said.best and said.no_answer <= limit else None
-            results.append(Answered(question.text, answer, said.no_answer, limit, spans[:num]))
+            results.append(Answered(question.text, answer, said.no_answer, limit, spans))
         return results
 
     def _spec(self, task: str | None, kinds: tuple[str, ...]) -> HeadSpec:

@@ -6,6 +6,7 @@ them. Nothing is hidden in such a row.
 Shapes: B rows, L slots.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +29,11 @@ class PairRow:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+def fingerprint(told: object) -> str:
+    """Of plain data, such as the ids of rows."""
+    return hashlib.blake2b(repr(told).encode(), digest_size=8).hexdigest()
 
 
 class Reading(NamedTuple):

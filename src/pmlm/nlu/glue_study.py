@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from pmlm.config import to_dict
-from pmlm.errors import DataError
+from pmlm.errors import DataError, RunError
 from pmlm.nlu.exams import GlueExam
 from pmlm.nlu.finetuned import Start, load_start
 from pmlm.nlu.framing import frame_texts
-from pmlm.nlu.glue import Example, GlueData, fingerprint
+from pmlm.nlu.glue import Example, GlueData, loose_key
 from pmlm.nlu.lessons import Lesson
 from pmlm.nlu.run import FinetuneRun
 from pmlm.nlu.settings import FinetuneSettings
@@ -44,10 +44,13 @@ class GlueStudy:
         if not any(d.can_train for d in data):
             notes = [note for d in data for note in d.notes]
             raise DataError(f"nothing can be trained on: {'; '.join(notes)}")
+        if intermediate and not any(d.can_train for d in intermediate):
+            notes = [note for d in intermediate for note in d.notes]
+            raise DataError(f"no intermediate task can be trained on: {'; '.join(notes)}")
         sharing = self.joint or bool(intermediate)
         everything = _unique([*intermediate, *data])
         clean = {d.task.name: d for d in (without_held(everything) if sharing else everything)}
-        start = self._after([clean[d.task.name] for d in intermediate if d.can_train], drive)
+        start, before = self._after([clean[d.task.name] for d in intermediate if d.can_train], drive)
         ready = [clean[d.task.name] for d in data if d.can_train]
         groups = [("joint", ready)] if self.joint else [(d.task.name, [d]) for d in ready]
         tasks: dict[str, Any] = {}
@@ -58,6 +61,7 @@ class GlueStudy:
         return {
             **self.heading(intermediate),
             "tasks": tasks,
+            **({"before": before} if before else {}),
             "not_run": {d.task.name: list(d.notes) for d in _unique([*intermediate, *data]) if not d.can_train},
             "notes": [note for d in clean.values() for note in d.notes],
         }
@@ -73,14 +77,18 @@ class GlueStudy:
             "settings": to_dict(self.settings),
         }
 
-    def _after(self, members: list[GlueData], drive: Drive) -> Start:
-        """Where the runs begin: the model itself, or what became of it on other tasks."""
+    def _after(self, members: list[GlueData], drive: Drive) -> tuple[Start, dict[str, Any]]:
+        """Where the runs begin: the model itself, or what became of it on other tasks; and how it did on these."""
         if not members:
-            return self.start
+            return self.start, {}
         name = "intermediate-" + "-".join(d.task.name for d in members)
-        run_seeds(lambda seed: self._run(name, self.start, members, seed), self.seeds[:1], drive)
-        before = load_start(self.folder / name / f"seed-{self.seeds[0]}" / MODEL)
-        return replace(before, name=f"{self.start.name} after {', '.join(d.task.name for d in members)}")
+        outcomes = run_seeds(lambda seed: self._run(name, self.start, members, seed), self.seeds[:1], drive)
+        folder = self.folder / name / f"seed-{self.seeds[0]}"
+        if outcomes[0].step is None:
+            raise RunError(f"the intermediate run {folder} {next(iter(outcomes[0].failed.values()))}")
+        start = load_start(folder / MODEL)
+        before = {d.task.name: summary(d.task.name, list(d.task.dev), outcomes) for d in members}
+        return replace(start, name=f"{self.start.name} after {', '.join(d.task.name for d in members)}"), before
 
     def _runs(self, name: str, start: Start, members: list[GlueData], drive: Drive) -> list[Outcome]:
         return run_seeds(lambda seed: self._run(name, start, members, seed), self.seeds, drive)
@@ -105,28 +113,30 @@ def prepare_task(data: GlueData, start: Start, settings: FinetuneSettings) -> tu
     assert data.train is not None
     config = start.backbone.config
     length = settings.row_length(config)
-    spec = data.task.head(settings.head_pooling(config), linear=settings.frozen)
+    spec = replace(data.task.head(settings.head_pooling(config), linear=settings.frozen), length=length)
 
     def rows_and_labels(examples: Sequence[Example]) -> tuple[list[Any], list[float]]:
         labels = [e.label for e in examples if e.label is not None]
         return frame_texts([e.texts for e in examples], start.tokenizer, length), labels
 
+    if not data.train.examples:
+        raise DataError(f"{data.task.name}: nothing is left to train on ({'; '.join(data.notes)})")
     rows, labels = rows_and_labels(data.train.examples)
     exam = GlueExam(data.task, spec, {part: rows_and_labels(split.examples) for part, split in data.dev.items()})
     return Lesson(spec, rows, torch.tensor(labels)), exam
 
 
 def without_held(data: Sequence[GlueData]) -> list[GlueData]:
-    """Where tasks share their data, no task is trained on what another holds for dev or test."""
-    held = {fingerprint(e) for d in data for split in (*d.dev.values(), *d.test.values()) for e in split.examples}
+    """Where tasks share data, none is trained on what one of them holds for dev or test, however that is written."""
+    held = {loose_key(e) for d in data for split in (*d.dev.values(), *d.test.values()) for e in split.examples}
     clean = []
     for d in data:
         if d.train is None:
             clean.append(d)
             continue
-        kept = [e for e in d.train.examples if fingerprint(e) not in held]
+        kept = [e for e in d.train.examples if loose_key(e) not in held]
         dropped = len(d.train.examples) - len(kept)
-        note = (f"{d.task.name}: {dropped} training examples are in dev or test of another task: left out",)
+        note = (f"{d.task.name}: {dropped} training examples are in dev or test of these tasks: left out",)
         clean.append(replace(d, train=replace(d.train, examples=kept), notes=d.notes + note * bool(dropped)))
     return clean
 

@@ -21,7 +21,9 @@ def load_hub_glue(task: GlueTask) -> GlueData:
         parts: Mapping[str, Iterable[Mapping[str, Any]]] = load_dataset("glue", task.hub)
         extra = load_dataset("glue", "ax") if "AX" in task.test else {}
     except Exception as error:  # the library raises many kinds, all of which mean that there is no data
-        raise DataError(f"`datasets` cannot load glue/{task.hub}: {str(error).splitlines()[0]}") from None
+        raise DataError(
+            f"`datasets` cannot load glue/{task.hub}: {(str(error) or type(error).__name__).splitlines()[0]}"
+        ) from None
     test = {name: parts["test" + _SPLITS.get(name, "")] for name in task.test if name != "AX"}
     if extra:
         test["AX"] = extra["test"]

@@ -6,7 +6,6 @@ there were before, so a run goes on bit for bit. Rows of like length go together
 Shapes: B rows, L slots, C classes.
 """
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pmlm.model import HeadSpec, ModelConfig
-from pmlm.nlu.framing import PairRow, read_rows
+from pmlm.nlu.framing import PairRow, fingerprint, read_rows
 from pmlm.runtime import generator
 from pmlm.training.distributed import Ranks
 from pmlm.training.job import Task
@@ -45,8 +44,7 @@ class Lesson:
 
     def fingerprint(self) -> str:
         """Of rows and targets."""
-        told = repr((self.spec.kind, [row.ids for row in self.rows], self.targets.tolist()))
-        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+        return fingerprint((self.spec.kind, [row.ids for row in self.rows], self.targets.tolist()))
 
     def shuffled(self, seed: int) -> "Lesson":
         """The same targets, dealt out at random."""

@@ -19,7 +19,7 @@ def read_report(path: Path) -> dict[str, Any]:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
-    if not isinstance(report, dict) or "tasks" not in report:
+    if not isinstance(report, dict) or not {"tasks", "seeds", "settings", "not_run", "notes"} <= report.keys():
         raise DataError(f"{path} is no report of `pmlm finetune`")
     return report
 
@@ -42,7 +42,8 @@ def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
 def report_lines(report: Mapping[str, Any]) -> list[str]:
     """Mean and deviation over runs, the best and every run, in percent; then what failed and what is missing."""
     lines = [f"{'part':<9} {'metric':<9} {'mean':>6} {'dev.':>6} {'best':>6}  runs"]
-    for name, task in report["tasks"].items():
+    before = {f"{name}, before": task for name, task in report.get("before", {}).items()}
+    for name, task in {**before, **report["tasks"]}.items():
         for part, metrics in task.get("dev", {}).items():
             for metric, figures in metrics.items():
                 if "_" in metric and not metric.startswith(("HasAns", "NoAns")):

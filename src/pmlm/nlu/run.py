@@ -115,6 +115,7 @@ class FinetuneRun(RunLoop[Scores, TaskModel]):
             "settings": to_dict(self.settings),
             "start": {"name": self.start.name, "weights": self.start.fingerprint},
             "examples": {lesson.spec.name: self._examples[i] for i, lesson in enumerate(self.job.lessons)},
+            "exams": {name: exam.fingerprint() for name, exam in self.exams.items()},
             "about": self.about,
         }
 
@@ -123,7 +124,8 @@ class FinetuneRun(RunLoop[Scores, TaskModel]):
         before = to_dict(from_dict(FinetuneSettings, saved["settings"]))
         changed = differences(before, to_dict(self.settings), free)
         now = self.document()
-        return changed + [key for key in ("start", "examples") if saved.get(key) != now[key]]
+        known = {"exams": now["exams"], **saved}  # runs of before did not say what they were measured on
+        return changed + [key for key in ("start", "examples", "exams") if known.get(key) != now[key]]
 
     def flops_per_token(self) -> float:
         return reading_flops(self.model.config, self.settings.row_length(self.model.config))

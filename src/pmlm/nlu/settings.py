@@ -53,7 +53,7 @@ class FinetuneSettings:
     """Several tasks at once: each step is of one task, drawn in proportion to (its examples) ** sampling."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     optim: OptimSettings = field(default_factory=_optim)
-    """warmup_steps follows from `warmup`."""
+    """warmup_steps follows from `warmup` and is not to be given."""
     windows: WindowSettings = field(default_factory=WindowSettings)
     """SQuAD: how paragraphs are cut."""
 
@@ -89,4 +89,7 @@ def load_finetune_settings(path: Path | None, overrides: list[str]) -> FinetuneS
     """The defaults, or a TOML file, with overrides."""
     data = {} if path is None else load_toml(path)
     optim = {"lr": _optim().lr, "beta2": _optim().beta2, "warmup_steps": 0, **data.get("optim", {})}
-    return from_dict(FinetuneSettings, with_overrides({**data, "optim": optim}, overrides))
+    settings = with_overrides({**data, "optim": optim}, overrides)
+    if settings["optim"].get("warmup_steps"):
+        raise ConfigError("optim.warmup_steps follows from `warmup`, the share of the steps over which the rate rises")
+    return from_dict(FinetuneSettings, settings)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pmlm.config import to_dict
-from pmlm.errors import DataError
+from pmlm.errors import ConfigError, DataError
 from pmlm.keeping import write_text
 from pmlm.model import HeadSpec
 from pmlm.nlu.exams import SquadExam, answered, find_all
@@ -27,6 +27,8 @@ from pmlm.nlu.windows import cut_questions, target_slots
 from pmlm.training.distributed import Ranks
 
 NAME = "SQuAD"
+TRAIN_SHARE = 0.6
+"""Of the articles of a file that is split."""
 PREDICTIONS = ("predictions.json", "null_odds.json", "nbest.json")
 
 
@@ -38,10 +40,15 @@ class SquadData:
     notes: tuple[str, ...] = ()
 
 
-def load_squad(train: Sequence[Path], dev: Path | None, split: Path | None, train_share: float = 0.6) -> SquadData:
-    """Training files with a dev file, or with a file whose articles are split."""
+def load_squad(
+    train: Sequence[Path], dev: Path | None, split: Path | None, train_share: float | None = None
+) -> SquadData:
+    """Training files with a dev file, or with a file whose articles are split: `train_share` of them to train on."""
     if (dev is None) == (split is None):
         raise DataError("SQuAD is measured on a dev file, or on articles split off from a file: give one of the two")
+    if split is None and train_share is not None:
+        raise DataError("a share of the articles to train on goes with a file that is split")
+    train_share = TRAIN_SHARE if train_share is None else train_share
     if not 0 < train_share < 1:
         raise DataError(f"the share of the articles to train on must be between 0 and 1, got {train_share}")
     notes: list[str] = []
@@ -73,13 +80,18 @@ def load_squad(train: Sequence[Path], dev: Path | None, split: Path | None, trai
 
 
 def prepare_squad(data: SquadData, start: Start, settings: FinetuneSettings) -> tuple[Lesson, SquadExam]:
-    length = settings.row_length(start.backbone.config)
-    spec = HeadSpec(name=NAME, kind="span", is_pair=True, length=length, stride=settings.windows.stride)
-    train = cut_questions(data.train, start.tokenizer, length, settings.windows)
+    if settings.pooling != "auto" or settings.shuffle_labels:
+        raise ConfigError("pooling and shuffle_labels are for GLUE: an answer is looked for at every slot")
+    length, windows = settings.row_length(start.backbone.config), settings.windows
+    spec = HeadSpec(
+        name=NAME, kind="span", is_pair=True, length=length, stride=windows.stride, question=windows.question,
+        answer=windows.answer,
+    )  # fmt: skip
+    train = cut_questions(data.train, start.tokenizer, length, windows)
     targets = torch.tensor([slots for asked in train for slots in target_slots(asked)])
     lesson = Lesson(spec, [window.row for asked in train for window in asked.windows], targets)
-    dev = cut_questions(data.dev, start.tokenizer, length, settings.windows)
-    return lesson, SquadExam(spec, dev, settings.windows)
+    dev = cut_questions(data.dev, start.tokenizer, length, windows)
+    return lesson, SquadExam(spec, dev, windows)
 
 
 def run_squad(
@@ -107,6 +119,7 @@ def run_squad(
     outcomes = run_seeds(make, seeds, drive)
     report = {
         "model": start.name,
+        "weights": start.fingerprint,
         "protocol": data.protocol,
         "seeds": list(seeds),
         "settings": to_dict(settings),

@@ -14,10 +14,11 @@ from pmlm.nlu.tasks import SUBMISSION_NAMES, GlueTask
 HEADER = "index\tprediction"
 
 
-def predict_test(finetuned: Finetuned, data: GlueData, length: int) -> dict[str, str]:
+def predict_test(finetuned: Finetuned, data: GlueData) -> dict[str, str]:
     """The TSV of each test file that there is, by its name in the zip."""
     task, tokenizer = data.task, finetuned.tokenizer
     spec = finetuned.model.specs[task.name]
+    length = spec.length or finetuned.model.config.max_length
     files: dict[str, str] = {}
     for name, split in data.test.items():
         rows = frame_texts([e.texts for e in split.examples], tokenizer, length)

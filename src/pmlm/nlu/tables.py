@@ -115,7 +115,10 @@ def _glue_note(reports: Mapping[str, Report]) -> str:
         said += [f"sharing data: {report['sharing']}"] * (report.get("sharing", "none") != "none")
         said += [
             f"{task} seed {f['seed']} failed ({f['reason']})"
-            for task, t in report["tasks"].items()
+            for task, t in [
+                *((f"intermediate {name}", t) for name, t in report.get("before", {}).items()),
+                *report["tasks"].items(),
+            ]
             for f in t["failed"]
         ]
         lines += [f"- {name}: {'; '.join(said)}."] * bool(said)
@@ -139,14 +142,23 @@ def squad_table(reports: Mapping[str, Report]) -> str:
         figures = task.get("dev", {}).get(NAME, {})
         runs = str(len(report["seeds"])) + (f", {len(task['failed'])} failed" if task["failed"] else "")
         rows.append([name, runs, *(_spread(figures[key]) if key in figures else "–" for key in _SQUAD)])
-    least = next(iter(reports.values()))["tasks"][NAME]["constant_score"]
-    rows.append(["never answering", "", f"{100 * least:.1f}", f"{100 * least:.1f}", "0.0", "100.0"])
+    for least, names in _by_constant(reports).items():
+        of = "" if len(names) == len(reports) else f", on the questions of {', '.join(names)}"
+        rows.append([f"never answering{of}", "", f"{100 * least:.1f}", f"{100 * least:.1f}", "0.0", "100.0"])
     rows += [
         [f"*paper, {name}, full protocol*", "", *(f"{value:.2f}" for value in PAPER_SQUAD[name]), "–", "–"]
         for name in reports
         if name in PAPER_SQUAD
     ]
     return markdown_table(["model", "runs", *_SQUAD.values()], rows)
+
+
+def _by_constant(reports: Mapping[str, Report]) -> dict[float, list[str]]:
+    """Models by what never answering scores: one figure where all were measured on the same questions."""
+    found: dict[float, list[str]] = {}
+    for name, report in reports.items():
+        found.setdefault(report["tasks"][NAME]["constant_score"], []).append(name)
+    return found
 
 
 def _squad_note(reports: Mapping[str, Report]) -> str:

@@ -204,7 +204,7 @@ SUBMISSION_NAMES = tuple(name for task in TASKS for name in task.test)
 def find_tasks(names: Sequence[str]) -> list[GlueTask]:
     """Tasks by name, in any spelling of case and hyphens; `all` is every task."""
     known = {_key(task.name): task for task in TASKS}
-    if [_key(name) for name in names] == ["all"]:
+    if "all" in map(_key, names):
         return list(TASKS)
     if unknown := [name for name in names if _key(name) not in known]:
         raise ConfigError(f"no GLUE task {unknown[0]!r}. Known: {', '.join(task.name for task in TASKS)}.")

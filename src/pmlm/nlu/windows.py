@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pmlm.errors import DataError
+from pmlm.errors import ConfigError, DataError
 from pmlm.nlu.framing import PairRow, frame_pair
 from pmlm.nlu.squad import Answer, Question
 from pmlm.tokenizer import Piece, Tokenizer
@@ -30,6 +30,10 @@ class WindowSettings:
     """The most pieces of an answer."""
     best: int = 20
     """How many answers are kept for each question."""
+
+    def __post_init__(self) -> None:
+        if min(self.question, self.stride, self.answer, self.best) < 1:
+            raise ConfigError("windows.question, windows.stride, windows.answer and windows.best are at least 1")
 
 
 @dataclass(frozen=True)
