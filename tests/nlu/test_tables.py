@@ -62,6 +62,15 @@ def test_means_deviations_failures_and_the_papers_figures_stand_side_by_side() -
     assert "600 steps of 16 windows" in page({"squad": {"x": squad_report(0.5)}})
 
 
+def test_a_star_in_the_table_is_a_word_in_the_name_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "glue").mkdir()
+    (tmp_path / "glue" / "u-PMLM-R-star.json").write_text(json.dumps(glue_report(sharing="joint")))
+    (tmp_path / "glue" / "u-PMLM-R.json").write_text(json.dumps(glue_report()))
+    text = page(read_reports(tmp_path))
+    assert {"u-PMLM-R", "u-PMLM-R*", "*paper, u-PMLM-R*, test sets*"} <= rows(text).keys()
+    assert "u-PMLM-R*: 3 epochs; not run: MNLI; sharing data: joint;" in text
+
+
 def test_squad_stands_beside_never_answering() -> None:
     found = rows(squad_table({"XLNet": squad_report(0.4, 0.6), "other": squad_report(0.5)}))
     assert found["XLNet"] == ["2", "50.0 ± 14.1", "50.0", "25.0", "75.0"]

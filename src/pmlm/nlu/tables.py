@@ -1,7 +1,7 @@
 """Reports of several models side by side, as Markdown: the same JSON gives the same bytes.
 
 A folder of results holds `glue/NAME.json` and `squad/NAME.json`, each the report of `pmlm finetune` for one model; the
-name is what the table calls it.
+name is what the table calls it, -star at its end being the paper's asterisk.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ from pmlm.nlu.squad_study import NAME
 from pmlm.nlu.tasks import TASKS
 
 Report = Mapping[str, Any]
+STAR = "-star"
 
 PAPER_GLUE: dict[str, dict[str, tuple[float, ...]]] = {
     "BERT-A": {"CoLA": (52.1,), "SST-2": (93.5,), "MRPC": (88.9, 84.8), "STS-B": (87.1, 85.8), "QQP": (71.2, 89.2),
@@ -47,12 +48,17 @@ def read_reports(folder: Path) -> dict[str, dict[str, Report]]:
     found: dict[str, dict[str, Report]] = {}
     for kind in ("glue", "squad"):
         for path in sorted((folder / kind).glob("*.json")):
-            found.setdefault(kind, {})[path.stem] = read_report(path)
+            found.setdefault(kind, {})[_name(path)] = read_report(path)
     if not found:
         raise DataError(
             f"{folder} holds no reports: {folder}/glue/NAME.json is written by `pmlm finetune glue --report`"
         )
     return found
+
+
+def _name(path: Path) -> str:
+    """Not every file system takes the paper's asterisk."""
+    return f"{path.stem.removesuffix(STAR)}*" if path.stem.endswith(STAR) else path.stem
 
 
 def page(reports: Mapping[str, Mapping[str, Report]]) -> str:
