@@ -4,7 +4,8 @@
     python scripts/search_recipe.py --table results/recipe
 
 Each arm is the base with a few settings changed; a finished arm is not run again, an interrupted one goes on from its
-last checkpoint. The corpus is made by `pmlm prepare`.
+last checkpoint. The corpus is made by `pmlm prepare wiki_AA.txt.xz --vocab-size 8192 --drop
+overlap_with_wikitext_valid_test.tsv --out CORPUS`; each record says of which files and settings it was made.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import torch
 
 from pmlm.config import from_dict, to_dict, with_overrides
 from pmlm.corpus.shards import open_corpus
-from pmlm.keeping import made, markdown_table, write_text
+from pmlm.keeping import alone_in, made, markdown_table, write_text
 from pmlm.training.loop import read_metrics
 from pmlm.training.plan import work_per_token
 from pmlm.training.run import Evaluation, Run, with_tokens
@@ -91,11 +92,12 @@ def run_arm(name: str, corpus_folder: Path, tokens: int, out: Path, work: Path) 
     run = Run(
         settings_of(name, tokens), open_corpus(corpus_folder), work / f"{name}-{tokens}", device=torch.device("cpu")
     )
-    run.resume()
-    for event in run.events():
-        if isinstance(event, Evaluation):
-            print(f"{name}: {json.dumps(event.bits_per_byte)}", flush=True)
-            write_text(target, json.dumps(record_of(run, event, tokens), indent=2) + "\n")
+    with alone_in(run.folder):
+        run.resume()
+        for event in run.events():
+            if isinstance(event, Evaluation):
+                print(f"{name}: {json.dumps(event.bits_per_byte)}", flush=True)
+                write_text(target, json.dumps(record_of(run, event, tokens), indent=2) + "\n")
 
 
 def record_of(run: Run, measured: Evaluation, tokens: int) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def record_of(run: Run, measured: Evaluation, tokens: int) -> dict[str, Any]:
     return {
         "name": name, "command": f"python scripts/search_recipe.py --tokens {tokens} --only {name}",
         "tokens": steps[-1]["tokens"], "steps": steps[-1]["step"], "parameters": run.model.num_parameters(),
-        "bits_per_byte": measured.bits_per_byte, "settings": to_dict(run.settings),
+        "bits_per_byte": measured.bits_per_byte, "settings": to_dict(run.settings), "corpus": run.corpus.manifest["recipe"],
         "made": made(sum(step["seconds"] for step in steps)),
     }  # fmt: skip
 

@@ -23,6 +23,7 @@ from pmlm.objectives import (
     Mixture,
     Objective,
     loss,
+    member_weights,
     mixture_loss,
     prediction_weights,
     prepare,
@@ -279,6 +280,24 @@ def test_shares_move_over_training_and_deal_the_rows() -> None:
         assert part.rows_B.tolist() == list(range(len(index)))
         assert part.total == len(index)
     assert MIX.trained_visibilities() == ("order-causal", "bidirectional")
+
+
+@pytest.mark.parametrize(
+    ("shares", "total"), [([0.06, 0.94], 16), ([0.02, 0.18, 0.8], 16), ([0.05, 0.95], 8), ([0.5, 0.5], 1)]
+)
+def test_a_member_that_some_steps_have_no_row_of_counts_as_much_as_its_share(shares: list[float], total: int) -> None:
+    weights, steps = member_weights(shares, total), 4000
+    counted = [0.0] * len(shares)
+    for step in range(steps):
+        for m, (index, _) in enumerate(split_members(shares, RowRandom.whole(1, step, total))):
+            counted[m] += weights[m] * bool(len(index)) / steps
+    assert counted == pytest.approx(shares, rel=0.02)
+
+
+def test_members_that_every_step_has_rows_of_count_by_their_share() -> None:
+    assert member_weights([0.7, 0.2, 0.1], 64) == [0.7, 0.2, 0.1]
+    assert member_weights([1.0], 1) == [1.0]
+    assert member_weights([1.0, 0.0], 8) == [1.0, 0.0]
 
 
 def test_a_mixture_adds_each_members_own_mean_by_share() -> None:

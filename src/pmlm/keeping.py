@@ -19,6 +19,10 @@ except ImportError:  # no such locks on this system: run one process alone
     fcntl = None  # type: ignore[assignment]
 
 
+LOCK = ".lock"
+"""In a folder that one process at a time may work in."""
+
+
 def made(seconds: float | None = None) -> dict[str, Any]:
     """By which source, on which machine and in which time a result was made."""
     took = {} if seconds is None else {"seconds": round(seconds, 1)}
@@ -59,6 +63,15 @@ def write_text(path: Path, text: str) -> None:
     finally:
         with contextlib.suppress(OSError):  # where the folder itself could not be made
             part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Within it, no other process is at this folder; refused where one is."""
+    with locked(folder / LOCK) as is_ours:
+        if not is_ours:
+            raise RunError(f"another process is at {folder}: wait for it, or give another folder")
+        yield
 
 
 @contextlib.contextmanager

@@ -28,6 +28,8 @@ from pmlm.runtime import RowRandom
 from pmlm.visibility import bidirectional_inputs, causal_inputs, is_ordered, known_only_inputs, ordered_inputs
 
 Weighting = Literal["likelihood", "row", "token-mean"]
+_GOLDEN = 0.6180339887498949
+"""Multiples of it, modulo 1, are spread evenly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +171,7 @@ def loss(model: nn.Module, batch: Batch, objective: Objective, random: RowRandom
 def split_members(shares: list[float], random: RowRandom) -> list[tuple[Tensor, RowRandom]]:
     """Deal the global batch's rows to the members by share, evenly spread; (indices among our rows, their numbers)."""
     edge = torch.tensor([0.0, *shares], dtype=torch.float64).cumsum(0)
-    golden = (torch.arange(random.total, dtype=torch.float64) * 0.6180339887498949 + random.step * 0.754877666) % 1.0
+    golden = (torch.arange(random.total, dtype=torch.float64) * _GOLDEN + random.step * 0.754877666) % 1.0
     owner_G = (torch.bucketize(golden, edge[1:-1], right=True)).clamp(max=len(shares) - 1)
     parts = []
     for m in range(len(shares)):
@@ -179,6 +181,17 @@ def split_members(shares: list[float], random: RowRandom) -> list[tuple[Tensor, 
         rows_B = number_G[random.rows_B[index_B]]
         parts.append((index_B, random.part(f"member-{m}", rows_B, int(mine_G.sum()))))
     return parts
+
+
+def member_weights(shares: list[float], total: int) -> list[float]:
+    """What a member's loss counts in a step that has rows of it: its share over how often there are such steps.
+
+    Members with less than about a row a step are absent from some; the rest make up for these.
+    """
+    point_G = (torch.arange(total, dtype=torch.float64) * _GOLDEN % 1.0).sort().values
+    gap_G = torch.cat([point_G[1:], point_G[:1] + 1]) - point_G
+    met = [1.0 if share >= float(gap_G.max()) else float(gap_G.clamp(max=share).sum()) for share in shares]
+    return [share / chance if chance else 0.0 for share, chance in zip(shares, met, strict=True)]
 
 
 def prepare_mixture(
@@ -200,10 +213,9 @@ def mixture_loss(
 ) -> Tensor:
     """Each member's loss per token, added by share: the mixture on one whole batch."""
     prepared = prepare_mixture(batch, mixture, progress, random, config)
-    present = [
-        (share, part) for share, part in zip(mixture.shares(progress), prepared, strict=True) if part is not None
-    ]
-    return torch.stack([share * weighted_nll(model, part) / part.count.clamp(min=1) for share, part in present]).sum()
+    weights = member_weights(mixture.shares(progress), random.total)
+    present = [(weight, part) for weight, part in zip(weights, prepared, strict=True) if part is not None]
+    return torch.stack([weight * weighted_nll(model, part) / part.count.clamp(min=1) for weight, part in present]).sum()
 
 
 @functools.lru_cache(maxsize=8)

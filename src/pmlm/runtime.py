@@ -120,7 +120,7 @@ def training_dtype(precision: str, device: torch.device) -> torch.dtype | None:
     if precision == "fp32" or (precision == "auto" and device.type != "cuda"):
         return None
     if precision == "auto":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     dtype, name = (torch.bfloat16, "bfloat16") if precision == "bf16" else (torch.float16, "float16")
     if device.type == "cpu" and not can_multiply(name):
         raise ConfigError(f"precision {precision!r} cannot be used: this CPU fails on {name} matrices. Use fp32.")

@@ -13,6 +13,7 @@ vocabulary has one special token, which plays every role.
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,8 +185,10 @@ class Tokenizer:
         return [self._name(i) for i in range(self.vocab_size)]
 
     def save(self, folder: Path) -> None:
+        part = folder / f".{FILE}.{os.getpid()}"
         try:
-            self._backend.save(str(folder / FILE))
+            self._backend.save(str(part))
+            part.replace(folder / FILE)
         except Exception as error:  # the library raises no kind of its own
             raise RunError(f"cannot write {folder / FILE}: {error}") from None
 

@@ -104,9 +104,26 @@ def test_a_damaged_manifest_is_one_line(capsys: Capture, text: Path, tmp_path: P
     assert "is damaged" in refused(capsys, *arguments)
 
 
+def test_the_size_of_a_vocabulary_is_part_of_the_corpus(capsys: Capture, text: Path, tmp_path: Path) -> None:
+    arguments = ["prepare", str(text), "-o", str(tmp_path / "c"), "--processes", "1"]
+    ok(capsys, *arguments, "--vocab-size", "300")
+    before = (tmp_path / "c" / "manifest.json").read_bytes()
+    ok(capsys, *arguments)  # as it was asked for before
+    assert "other files or settings" in refused(capsys, *arguments, "--vocab-size", "310")
+    assert (tmp_path / "c" / "manifest.json").read_bytes() == before
+    (tmp_path / "c" / "manifest.json").unlink()
+    (tmp_path / "c" / "tokenizer.json").write_text("{")  # as a kill would have left it once
+    ok(capsys, *arguments, "--vocab-size", "300")
+    assert (tmp_path / "c" / "manifest.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["prepare", "pyproject.toml", "-o", "x", "-t", "tests", "--vocab-size", "9"], "leave it out, or --tokenizer"),
+        (["train", "tiny-bert", "-d", "x", "--tokens", "-5"], "at least one token"),
+        (["train", "tiny-bert", "-d", "x", "--set", "optim.max_norm=-1.0"], "must not be negative"),
+        (["train", "tiny-bert", "-d", "x", "--set", "model.init_std=-1.0"], "init_std"),
         (["train", "huge", "-d", "x"], "no preset"),
         (["train", "tiny-bert"], "no corpus"),
         (["train", "tiny-bert", "-d", "x", "--ranks", "2"], "go with --plan"),

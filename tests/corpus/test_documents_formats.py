@@ -56,6 +56,11 @@ def test_tar_members_are_documents(tmp_path: Path, mode: str) -> None:
         Document("Second.", "two.md"),
     ]
     assert [d.text for d in iter_documents(path, "blocks")] == ["First.", "Still first.", "Second."]
+    raw = path.read_bytes() if mode == "w" else lzma.decompress(path.read_bytes())
+    for damaged in (raw[:1024], raw[:1024] + b"x" + raw[1025:]):  # where the second member begins
+        path.write_bytes(damaged if mode == "w" else lzma.compress(damaged))
+        with pytest.raises(DataError, match="damaged, or cut off, after 1 members"):
+            list(iter_documents(path))
     (tmp_path / "bad.tar").write_bytes(b"nonsense")
     with pytest.raises(DataError, match="cannot unpack"):
         list(iter_documents(tmp_path / "bad.tar"))

@@ -13,7 +13,7 @@ from pmlm.corpus.documents import Document
 from pmlm.corpus.prepare import PrepareSettings, grams, overlap, prepare, read_ids, split_of
 from pmlm.corpus.shards import open_corpus
 from pmlm.errors import DataError
-from pmlm.tokenizer import train_tokenizer
+from pmlm.tokenizer import train_tokenizer, wordpiece_from_vocab
 
 TOKENIZER = train_tokenizer(STORIES, vocab_size=400)
 TEXTS = [f"Story {i}. " + STORIES[i % 5] for i in range(200)]
@@ -103,6 +103,63 @@ def test_a_damaged_shard_is_refused(source: Path, tmp_path: Path, end: str) -> N
         open_corpus(tmp_path / "c")
     path.unlink()
     with pytest.raises(DataError, match="cannot read"):
+        open_corpus(tmp_path / "c")
+    path.write_bytes(bytes(raw))
+    prepare([source], tmp_path / "c", TOKENIZER, settings())  # as the message says
+    open_corpus(tmp_path / "c")
+
+
+def test_a_damaged_part_of_an_unfinished_corpus_is_written_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare([source], tmp_path / "whole", TOKENIZER, settings())
+    with monkeypatch.context() as patched:
+        patched.setattr(module._PartWriter, "finish", lambda _self: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            prepare([source], tmp_path / "c", TOKENIZER, settings())
+    path = tmp_path / "c" / "train-00000.bin"
+    path.write_bytes(path.read_bytes()[:-2])
+    prepare([source], tmp_path / "c", TOKENIZER, settings())
+    assert files(tmp_path / "c") == files(tmp_path / "whole")
+
+
+def test_other_protected_files_and_another_pipeline_are_another_recipe(source: Path, tmp_path: Path) -> None:
+    words = [" ".join(f"{letter}{i}" for i in range(20)) for letter in "ab"]
+    prepare([source], tmp_path / "c", TOKENIZER, settings(), protect=words[:1])
+    with pytest.raises(DataError, match="other files or settings"):
+        prepare([source], tmp_path / "c", TOKENIZER, settings(), protect=words[1:])  # as many runs of words
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz0123456789.,'", "##a"]
+    cased, uncased = (wordpiece_from_vocab(names, lowercase=lower) for lower in (False, True))
+    prepare([source], tmp_path / "d", cased, settings())
+    with pytest.raises(DataError, match="other files or settings"):
+        prepare([source], tmp_path / "d", uncased, settings())
+
+
+def test_a_vocabulary_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    TOKENIZER.save(tmp_path)
+    before = files(tmp_path)
+
+    def killed(_self: Path, _target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_tokenizer(STORIES, vocab_size=390).save(tmp_path)
+    assert files(tmp_path)["tokenizer.json"] == before["tokenizer.json"]
+
+
+@pytest.mark.parametrize("broken", [b"\xff\xfe", b"[]", "tokenizer", "dtype", "recipe", {"dtype": "int8"}])
+def test_a_manifest_that_cannot_be_used_is_one_line(source: Path, tmp_path: Path, broken: object) -> None:
+    prepare([source], tmp_path / "c", TOKENIZER, settings())
+    path = tmp_path / "c" / "manifest.json"
+    document = json.loads(path.read_text())
+    if isinstance(broken, bytes):
+        path.write_bytes(broken)
+    elif isinstance(broken, dict):
+        path.write_text(json.dumps(document | broken))
+    else:
+        path.write_text(json.dumps({key: document[key] for key in document if key != broken}))
+    with pytest.raises(DataError, match=r"cannot read .*manifest\.json"):
         open_corpus(tmp_path / "c")
 
 

@@ -119,6 +119,8 @@ def test_the_schedule_warms_up_and_decays() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    for bad in ({"lr": 0.0}, {"final": 2.0}, {"ema": 1.0}, {"warmup_steps": -1}):
+    nan = float("nan")
+    for bad in ({"lr": 0.0}, {"lr": nan}, {"matrix_lr": float("inf")}, {"final": 2.0}, {"ema": 1.0}, {"warmup_steps": -1},
+                {"beta1": 1.5}, {"beta2": 1.0}, {"eps": -1.0}, {"max_norm": -1.0}, {"weight_decay": -1.0}):  # fmt: skip
         with pytest.raises(ConfigError):
             OptimSettings(**bad)  # type: ignore[arg-type]

@@ -2,19 +2,25 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
+from traceback import StackSummary
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed import Backend
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.distributed_c10d import BackendConfig
 from training_helpers import make_settings
 
 from pmlm import load
 from pmlm.corpus.shards import Corpus
 from pmlm.errors import CheckpointError, ConfigError, RunError, TrainingDiverged
+from pmlm.keeping import alone_in
 from pmlm.lm import LM
 from pmlm.training import resume as resume_module
-from pmlm.training.distributed import Ranks, own_device
+from pmlm.training.distributed import Ranks, backends, own_device
 from pmlm.training.resume import step_folders
 from pmlm.training.run import Evaluation, Event, Run, with_tokens
 from pmlm.training.trainer import StepReport
@@ -117,6 +123,14 @@ def test_a_kill_before_the_first_checkpoint_leaves_nothing_in_the_log(corpus: Co
     ]  # fmt: skip
 
 
+def test_the_best_is_kept_though_no_checkpoint_was_due(corpus: Corpus, folder: Path) -> None:
+    run = make_run(corpus, folder, num_steps=8, evaluation={"every": 3}, saving={"every": 4, "keep": 1})
+    headlines = iter([1.0, 2.0, 3.0])
+    run.evaluate = lambda _model: Evaluation(run.trainer.step, {"bidirectional": {16: next(headlines)}})  # type: ignore[method-assign]
+    list(run.events())
+    assert [path.name for path in step_folders(folder / "checkpoints")] == ["step-00000003", "step-00000008"]
+
+
 def test_the_last_few_and_the_best_are_kept(corpus: Corpus, folder: Path) -> None:
     run = make_run(corpus, folder, num_steps=12, evaluation={"every": 4})
     figures = [event for event in run.events() if isinstance(event, Evaluation)]
@@ -179,6 +193,95 @@ def test_a_full_disk_is_one_clear_error_and_the_old_checkpoint_stays(
     assert again.resume() == 2
 
 
+def test_shards_that_cannot_be_written_or_read_are_one_clear_error(
+    corpus: Corpus, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch wraps what a rank meets into something that is no Exception."""
+
+    def full(*_args: Any, **_options: Any) -> None:
+        raise CheckpointException("save", {0: (OSError(28, "No space left on device"), StackSummary())})
+
+    list(make_run(corpus, folder, num_steps=2).events())
+    monkeypatch.setattr(resume_module, "_is_sharded", lambda _tensors: True)
+    monkeypatch.setattr(resume_module, "save_sharded", full)
+    with pytest.raises(RunError, match=r"No space left on device\. The checkpoints before it are intact"):
+        list(make_run(corpus, folder, num_steps=4).events())
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000002"]
+    monkeypatch.setattr(resume_module, "load_sharded", full)
+    (folder / "checkpoints" / "step-00000002" / "state.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"step-00000002 cannot be read: .*No space left"):
+        make_run(corpus, folder, num_steps=4).resume()
+
+
+def test_loss_scaling_skips_large_gradients_but_not_a_loss_that_is_none(corpus: Corpus, folder: Path) -> None:
+    """As with fp16, without 16-bit products, which not every processor survives."""
+    run = make_run(corpus, folder, num_steps=60)
+    run.trainer.scaler = torch.amp.GradScaler("cpu", enabled=True)
+    clip, infinite = run.trainer._clip, [True] * 3
+
+    def clipped() -> torch.Tensor:
+        norm = clip()
+        return torch.tensor(torch.inf) if infinite and infinite.pop() else norm
+
+    run.trainer._clip = clipped  # type: ignore[method-assign]
+    reports = run.trainer.run()
+    assert [next(reports).grad_norm < torch.inf for _ in range(5)] == [False, False, False, True, True]
+    infinite += [True] * 99
+    with pytest.raises(TrainingDiverged, match=r"step 29: the loss is .* and the gradient norm inf"):
+        list(reports)
+    run = make_run(corpus, folder)
+    run.trainer.scaler = torch.amp.GradScaler("cpu", enabled=True)
+    with torch.no_grad():
+        run.model.head.transform.weight.fill_(float("nan"))
+    with pytest.raises(TrainingDiverged, match="step 0: the loss is nan"):
+        list(run.trainer.run())
+
+
+def test_a_run_in_full_precision_goes_on_in_fp16(corpus: Corpus, folder: Path) -> None:
+    list(make_run(corpus, folder, num_steps=2).events())
+    again = make_run(corpus, folder, num_steps=4)
+    again.trainer.scaler = torch.amp.GradScaler("cpu", enabled=True)
+    assert again.resume() == 2
+
+
+def test_a_run_does_not_go_on_with_another_corpus(corpus: Corpus, folder: Path) -> None:
+    list(make_run(corpus, folder, num_steps=2).events())
+    recipe = corpus.manifest["recipe"]
+    other = replace(corpus, manifest={**corpus.manifest, "recipe": {**recipe, "dropped_ids": "x"}})
+    with pytest.raises(ConfigError, match="was started on another corpus"):
+        make_run(other, folder, num_steps=4).resume()
+    newer = replace(corpus, manifest={**corpus.manifest, "recipe": {**recipe, "came_later": 1}})
+    assert make_run(newer, folder, num_steps=4).resume() == 2
+
+
+def test_a_rank_without_held_out_rows_adds_nothing(
+    corpus: Corpus, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(corpus, folder)
+    rows = run._heldout_rows()[32][:1]
+    whole = run._bits_per_byte(run.model, rows, "bidirectional")
+    parts: list[torch.Tensor] = []
+    monkeypatch.setattr("pmlm.training.run.sum_over_ranks", lambda own, _ranks: parts.append(own) or sum(parts))
+    for rank in (0, 1):
+        run.ranks = Ranks(rank, 2, rank)
+        both = run._bits_per_byte(run.model, rows, "bidirectional")
+    assert parts[1].tolist() == [0.0, 0.0]
+    assert both == whole
+
+
+def test_two_processes_do_not_train_in_one_folder(folder: Path) -> None:
+    with alone_in(folder), pytest.raises(RunError, match="another process is at"), alone_in(folder):
+        pytest.fail("both were let in")
+    with alone_in(folder):
+        pass
+
+
+def test_counts_on_the_cpu_and_gradients_on_the_gpu_have_each_their_way() -> None:
+    served = BackendConfig(Backend(backends(torch.device("cuda")))).get_device_backend_map()
+    assert (served["cpu"], served["cuda"]) == ("gloo", "nccl")
+    assert backends(CPU) == "gloo"
+
+
 def test_divergence_stops_before_the_update(corpus: Corpus, folder: Path) -> None:
     run = make_run(corpus, folder)
     with torch.no_grad():
@@ -215,8 +318,13 @@ def test_settings_are_written_in_one_step_and_damaged_ones_are_named(
         with pytest.raises(KeyboardInterrupt):
             list(again.events())
     assert (folder / "settings.json").read_text() == before
-    (folder / "settings.json").write_text("")
-    with pytest.raises(CheckpointError, match=r"settings\.json is damaged"):
+    for text in ("", "{}", "[1]"):
+        (folder / "settings.json").write_text(text)
+        with pytest.raises(CheckpointError, match=r"settings\.json is damaged"):
+            make_run(corpus, folder, num_steps=4).resume()
+    (folder / "settings.json").write_text(before)
+    (folder / "checkpoints" / "step-00000002" / "loop.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="is no checkpoint of a run"):
         make_run(corpus, folder, num_steps=4).resume()
 
 
@@ -253,6 +361,14 @@ def test_other_settings_and_damaged_state_are_refused(corpus: Corpus, folder: Pa
 def test_tokens_become_steps() -> None:
     settings = with_tokens(make_settings(), 100_000)
     assert settings.num_steps == round(100_000 / (8 * 32 * 0.97))
+    with pytest.raises(ConfigError, match="at least one token"):
+        with_tokens(make_settings(), -5)
+
+
+@pytest.mark.parametrize("bad", [{"every": -1}, {"lengths": [-3]}, {"lengths": []}, {"rows": 0}])
+def test_evaluations_that_cannot_be_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        make_settings(evaluation=bad)
 
 
 def test_sixteen_bits_that_the_processor_cannot_multiply_are_refused_not_died_of(

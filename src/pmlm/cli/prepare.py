@@ -24,7 +24,9 @@ def prepare(
         Path | None,
         typer.Option("--tokenizer", "-t", help="Folder with a vocabulary. Without it: one is learnt.", metavar="DIR"),
     ] = None,
-    vocab_size: Annotated[int, typer.Option("--vocab-size", help="Size of the vocabulary that is learnt.")] = 8192,
+    vocab_size: Annotated[
+        int | None, typer.Option("--vocab-size", help="Size of the vocabulary that is learnt. Without it: 8192.")
+    ] = None,
     split: Annotated[
         str,
         typer.Option("--split", help="What a document is: auto, lines, blocks, documents, whole, wikitext, …"),
@@ -51,24 +53,29 @@ def prepare(
 ) -> None:
     """Turn FILES into token shards; can be interrupted and started again."""
     from pmlm.corpus.documents import check_split, iter_documents
-    from pmlm.corpus.prepare import PrepareSettings, read_ids
+    from pmlm.corpus.prepare import VOCAB_SIZE, PrepareSettings, asked_vocab_size, read_ids
     from pmlm.corpus.prepare import prepare as run_prepare
     from pmlm.corpus.shards import token_counts
     from pmlm.tokenizer import load_tokenizer, train_on_sample
 
+    if tokenizer is not None and vocab_size is not None:
+        raise ConfigError("--vocab-size is for a vocabulary that is learnt: leave it out, or --tokenizer")
+    size = None if tokenizer is not None else vocab_size or asked_vocab_size(out) or VOCAB_SIZE
     settings = PrepareSettings(
-        split=check_split(split), field=field, heldout=heldout, min_chars=min_chars, max_overlap=max_overlap
-    )
+        split=check_split(split), field=field, heldout=heldout, min_chars=min_chars, max_overlap=max_overlap,
+        vocab_size=size,
+    )  # fmt: skip
     if processes is not None and processes < 1:
         raise ConfigError(f"--processes must be at least 1, got {processes}")
     if tokenizer is not None:
         vocabulary = load_tokenizer(tokenizer)
-    elif (out / "tokenizer.json").is_file():
+    elif asked_vocab_size(out) == size and (out / "tokenizer.json").is_file():
         vocabulary = load_tokenizer(out)
     else:
-        talk(f"learning a vocabulary of {vocab_size} pieces …", quiet=quiet)
+        assert size is not None
+        talk(f"learning a vocabulary of {size} pieces …", quiet=quiet)
         texts = (d.text for path in files for d in iter_documents(path, settings.split, settings.field))
-        vocabulary = train_on_sample(texts, vocab_size=vocab_size)
+        vocabulary = train_on_sample(texts, vocab_size=size)
     with counter("documents", "tokens", quiet=quiet) as advance:
         manifest = run_prepare(
             files,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,6 +64,7 @@ def train(
     from pmlm.training.run import with_tokens
     from pmlm.training.settings import load_settings
 
+    use_threads(threads)
     settings = load_settings(preset, sets or [])
     if tokens is not None:
         settings = with_tokens(settings, tokens)
@@ -96,6 +97,7 @@ def execute(
 ) -> None:
     """Run to the end or to an interrupt, on all ranks, and print the last figures."""
     from pmlm.corpus.shards import open_corpus
+    from pmlm.keeping import alone_in
     from pmlm.runtime import pick_device
     from pmlm.training.distributed import joined_ranks
     from pmlm.training.resume import step_folders
@@ -107,10 +109,11 @@ def execute(
     with joined_ranks(pick_device(device)) as (group, own):
         corpus = open_corpus(data, verify=group.is_main)
         run = Run(settings, corpus, folder, device=own, ranks=group, init_from=init_from)
-        start = run.resume()
-        shown = not quiet and group.is_main
-        with _board(run, tensorboard and group.is_main) as write:
-            last = follow(run, start, shown=shown, write=write)
+        with alone_in(folder) if group.is_main else nullcontext():
+            start = run.resume()
+            shown = not quiet and group.is_main
+            with _board(run, tensorboard and group.is_main) as write:
+                last = follow(run, start, shown=shown, write=write)
         if group.is_main:
             _finish(last, run, json)
         if not run.has_ended:

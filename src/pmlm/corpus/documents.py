@@ -14,7 +14,8 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, get_args
+from tarfile import HeaderError
+from typing import IO, Literal, Self, get_args
 
 from pmlm.errors import DataError
 
@@ -178,9 +179,24 @@ def _json_document(line: str, number: int, field: str, path: Path) -> Document:
     return Document(text, None if key is None else str(key))
 
 
+class _Member(tarfile.TarInfo):
+    """Remembers what ended an archive: tarfile takes a damaged header for the end."""
+
+    ended_by: type[BaseException] | None = None
+
+    @classmethod
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tarfile)
+        except HeaderError as error:
+            cls.ended_by = type(error)
+            raise
+
+
 def _tar_documents(path: Path, split: Split, field: str) -> Iterator[Document]:
     try:
-        with tarfile.open(path) as archive:
+        member_kind = type("_MemberOfOne", (_Member,), {})
+        with tarfile.open(path, tarinfo=member_kind) as archive:
             for member in archive:
                 handle: IO[bytes] | None = archive.extractfile(member) if member.isfile() else None
                 if handle is None:
@@ -192,6 +208,9 @@ def _tar_documents(path: Path, split: Split, field: str) -> Iterator[Document]:
                     text = document.text.strip()
                     if text:
                         yield Document(text, document.id or (member.name if kind == "whole" else f"{member.name}#{i}"))
+            if member_kind.ended_by is not tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+                read = len(archive.getmembers())
+                raise DataError(f"cannot unpack {path}: it is damaged, or cut off, after {read} members")
     except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
         raise DataError(f"cannot unpack {path}: {error}") from None
     except OSError as error:

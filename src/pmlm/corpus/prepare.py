@@ -34,6 +34,8 @@ from pmlm.errors import ConfigError, DataError
 from pmlm.tokenizer import Tokenizer, load_tokenizer
 
 PARTIAL = "manifest.partial.json"
+VOCAB_SIZE = 8192
+"""Of a vocabulary that is learnt, where nothing else is asked for."""
 _CHUNK = 64
 _GRAM = 13
 
@@ -50,6 +52,8 @@ class PrepareSettings:
     max_overlap: float = 0.3
     """A document sharing more than this of its 13-word runs with the protected files is dropped."""
     part_tokens: int = 4_000_000
+    vocab_size: int | None = None
+    """Of a vocabulary that is learnt for the folder, as it was asked for; none where one is given."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.heldout < 1:
@@ -262,9 +266,10 @@ def _recipe(
     return {
         "sources": [{"name": path.name, "sha256": _file_sha256(path)} for path in sources],
         "tokenizer": tokenizer.fingerprint,
+        "pipeline": hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
         "settings": to_dict(settings),
         "dropped_ids": hashlib.sha256("\n".join(sorted(dropped)).encode()).hexdigest() if dropped else None,
-        "protected_runs": len(protected),
+        "protected_runs": hashlib.sha256(repr(sorted(protected)).encode()).hexdigest() if protected else None,
     }
 
 
@@ -280,9 +285,27 @@ def _finished(out: Path, recipe: dict[str, Any]) -> bool:
     path = out / MANIFEST
     if not path.is_file():
         return False
-    if _read_json(path).get("recipe") == recipe:
-        return True
+    manifest = _read_json(path)
+    if manifest.get("recipe") == recipe:
+        return _are_sound(out, manifest.get("shards", []))
     raise DataError(f"{out} holds a corpus made from other files or settings: choose another folder, or remove it")
+
+
+def _are_sound(out: Path, shards: list[dict[str, Any]]) -> bool:
+    """Whether all are as they were written; those of a damaged corpus are written again."""
+    try:
+        for shard in shards:
+            verify_shard(out, Shard(**shard))
+    except DataError:
+        return False
+    return True
+
+
+def asked_vocab_size(out: Path) -> int | None:
+    """The size of the vocabulary that was learnt for a folder, also where it is not finished; None: not known."""
+    saved = next((_read_json(path) for path in (out / MANIFEST, out / PARTIAL) if path.is_file()), {})
+    size = saved.get("recipe", {}).get("settings", {}).get("vocab_size")
+    return None if size is None else int(size)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -298,10 +321,8 @@ def _load_state(out: Path, recipe: dict[str, Any]) -> dict[str, Any]:
     if not path.is_file():
         return fresh
     saved = _read_json(path)
-    if saved.get("recipe") != recipe:
+    if saved.get("recipe") != recipe or not _are_sound(out, saved["state"]["shards"]):
         return fresh
-    for shard in saved["state"]["shards"]:
-        verify_shard(out, Shard(**shard))
     return dict(saved["state"])
 
 

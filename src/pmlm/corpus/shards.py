@@ -113,8 +113,11 @@ def open_corpus(folder: Path, *, verify: bool = True) -> Corpus:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         shards = tuple(Shard(**shard) for shard in manifest["shards"])
-    except (json.JSONDecodeError, KeyError, TypeError, OSError) as error:
-        raise DataError(f"cannot read {path}: {error}") from None
+        lacks = [key for key in ("dtype", "tokenizer", "recipe") if key not in manifest]
+        if lacks or manifest["dtype"] not in ("uint16", "uint32"):
+            raise ValueError(f"no {lacks[0]}" if lacks else f"dtype {manifest['dtype']!r}")
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise DataError(f"cannot read {path}: {error}. Prepare the corpus anew.") from None
     if manifest.get("format") != FORMAT:
         raise DataError(f"{path} has format {manifest.get('format')!r}; this version reads format {FORMAT}")
     tokenizer = load_tokenizer(folder)

@@ -66,6 +66,8 @@ class ModelShape:
             problems.append(f"num_token_types must not be negative, got {self.num_token_types}")
         if not (math.isfinite(self.norm_eps) and self.norm_eps > 0):
             problems.append(f"norm_eps must be a positive number, got {self.norm_eps}")
+        if not (math.isfinite(self.init_std) and self.init_std >= 0):
+            problems.append(f"init_std must not be negative, got {self.init_std}")
         if not (math.isfinite(self.near_start) and self.near_start >= 0):
             problems.append(f"near_start must not be negative, got {self.near_start}")
         if self.near_start and self.positions == "absolute" and self.width < 4:

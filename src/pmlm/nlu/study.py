@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pmlm.errors import DataError, RunError, TrainingDiverged
-from pmlm.keeping import locked, made, write_text
+from pmlm.keeping import LOCK, locked, made, write_text
 from pmlm.nlu.metrics import deviation, mean
 from pmlm.nlu.run import FinetuneRun
 from pmlm.training.distributed import barrier
 from pmlm.training.loop import CHECKPOINTS, METRICS, MODEL, read_metrics
 
-RESULT, LOCK = "result.json", ".lock"
+RESULT = "result.json"
 Drive = Callable[[FinetuneRun], None]
 """Takes a run from where it is to its end; raises KeyboardInterrupt where it is stopped before."""
 

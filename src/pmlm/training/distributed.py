@@ -43,13 +43,18 @@ def joined_ranks(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
     own = own_device(device, ranks)
     if own.type == "cuda":
         torch.cuda.set_device(own)
-    dist.init_process_group("nccl" if own.type == "cuda" else "gloo")
+    dist.init_process_group(backends(own))
     group = dist.group.WORLD
     try:
         yield ranks, own
     finally:
         dist.destroy_process_group()
         _never_free(group)
+
+
+def backends(device: torch.device) -> str:
+    """Who carries tensors between ranks. Counts and flags stay on the CPU, whatever the device of the model."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
 def _never_free(group: object) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pmlm.corpus.rows import RowStream
 from pmlm.model import ModelConfig
-from pmlm.objectives import Mixture, Prepared, prepare_mixture, weighted_nll
+from pmlm.objectives import Mixture, Prepared, member_weights, prepare_mixture, weighted_nll
 from pmlm.runtime import RowRandom, stream_seed
 from pmlm.training.distributed import Ranks
 
@@ -36,7 +36,9 @@ class Job(Protocol):
         """This rank's tasks of a step; at least one, the same members on every rank not required."""
         ...
 
-    def shares(self, step: int) -> list[float]: ...
+    def shares(self, step: int) -> list[float]:
+        """What each member counts in this step, where it has tasks."""
+        ...
 
     def tokens(self) -> int:
         """Content tokens seen so far, over all ranks."""
@@ -101,7 +103,7 @@ class Pretraining:
         return min(1.0, step / max(1, self.num_steps - 1))
 
     def shares(self, step: int) -> list[float]:
-        return self.mixture.shares(self.progress(step))
+        return member_weights(self.mixture.shares(self.progress(step)), self.batch_rows)
 
     def tasks(self, step: int, ranks: Ranks) -> list[Task]:
         refs = self.stream.take(self.batch_rows)

@@ -137,10 +137,12 @@ class RunLoop(ABC, Generic[M, N]):
             yield report
             done = report.step == self.pace.num_steps
             stopped = self._anyone(should_stop())
+            is_best = False
             if done or (self.pace.evaluate_every and report.step % self.pace.evaluate_every == 0):
                 yield self._evaluate()
+                is_best = self.stale == 0
             stopped = stopped or self._is_exhausted
-            if report.step % self.pace.save_every == 0 or done or stopped:
+            if report.step % self.pace.save_every == 0 or is_best or done or stopped:
                 yield self._save()
             if stopped and not done:
                 return
@@ -200,10 +202,9 @@ class RunLoop(ABC, Generic[M, N]):
         if not path.is_file():
             return
         try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            changed = self.changed_settings(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError):
             raise CheckpointError(f"{path} is damaged: restore it, or give another folder") from None
-        changed = self.changed_settings(saved)
         if changed:
             raise ConfigError(
                 f"{self.folder} was started with other settings ({', '.join(changed)}): "
@@ -239,13 +240,13 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(json.JSONDecodeError):
             records.append(json.loads(line))
-    return records
+    return [record for record in records if isinstance(record, dict)]
 
 
 def _step_of(line: str) -> float:
     try:
         return float(json.loads(line).get("step", 0))
-    except json.JSONDecodeError:
+    except (ValueError, AttributeError):
         return math.inf  # a line cut off by a kill
 
 

@@ -39,8 +39,12 @@ class OptimSettings:
     """Keep an exponential moving average of the weights with this decay, and evaluate and export it; 0: none."""
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or self.matrix_lr <= 0:
+        if not all(math.isfinite(rate) and rate > 0 for rate in (self.lr, self.matrix_lr)):
             raise ConfigError("learning rates must be positive")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.eps > 0):
+            raise ConfigError("beta1 and beta2 must be in [0, 1), and eps be positive")
+        if not (self.max_norm >= 0 and self.weight_decay >= 0):
+            raise ConfigError("max_norm and weight_decay must not be negative")
         if self.warmup_steps < 0 or not 0 <= self.final <= 1 or not 0 <= self.ema < 1:
             raise ConfigError("warmup_steps must not be negative, final be in [0, 1] and ema in [0, 1)")
 

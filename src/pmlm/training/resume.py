@@ -18,6 +18,7 @@ import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as load_sharded
 from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -55,11 +56,19 @@ def save_state(folder: Path, trainer: Trainer, facts: dict[str, Any]) -> Path:
             (part / LOOP).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
             _commit(part, target)
         barrier(ranks)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, CheckpointException) as error:
         shutil.rmtree(part, ignore_errors=True)
-        reason = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or _line(error)
         raise RunError(f"cannot write {target}: {reason}. The checkpoints before it are intact.") from None
     return target
+
+
+def _line(error: BaseException) -> str:
+    """What went wrong, in one line; of several ranks, the first one's."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
 
 
 def _commit(part: Path, target: Path) -> None:
@@ -84,15 +93,16 @@ def load_state(target: Path, trainer: Trainer) -> dict[str, Any]:
     """Put a checkpoint back into a freshly built trainer; returns the facts saved with it. Every rank calls this."""
     try:
         document = json.loads((target / LOOP).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{target} is no checkpoint of a run: {error}") from None
+        loop, facts = document["loop"], dict(document["facts"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{target} is no checkpoint of a run: {error!r}") from None
     if (target / TENSORS).is_file():
         _load_safetensors(target / TENSORS, trainer)
     else:
         _make_optimizer_state(trainer)
         _load_sharded(target, dict(state_tensors(trainer)))
-    trainer.load_loop_state(document["loop"])
-    return dict(document["facts"])
+    trainer.load_loop_state(loop)
+    return facts
 
 
 def state_tensors(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
@@ -151,6 +161,5 @@ def _load_safetensors(path: Path, trainer: Trainer) -> None:
 def _load_sharded(target: Path, tensors: dict[str, Tensor]) -> None:
     try:
         load_sharded(tensors, checkpoint_id=target, no_dist=not dist.is_initialized())
-    except Exception as error:  # the library raises many kinds, all of which mean that the folder cannot be used
-        line = str(error).strip().splitlines()
-        raise CheckpointError(f"{target} cannot be read: {line[-1] if line else type(error).__name__}") from None
+    except (Exception, CheckpointException) as error:  # many kinds, all of which mean that the folder cannot be used
+        raise CheckpointError(f"{target} cannot be read: {_line(error)}") from None

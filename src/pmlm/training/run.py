@@ -124,9 +124,12 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         """Each rank measures its part of the rows; sums are exchanged."""
         model.eval()
         mine = rows[self.ranks.rank :: self.ranks.world]
-        figure = Scorer(model, self.corpus.tokenizer, visibility, seed=0).bound(mine)
+        own = [0.0, 0.0]
+        if mine:  # there may be fewer rows than ranks
+            figure = Scorer(model, self.corpus.tokenizer, visibility, seed=0).bound(mine)
+            own = [figure.nll, figure.num_bytes]
         model.train()
-        sums = sum_over_ranks(torch.tensor([figure.nll, figure.num_bytes], dtype=torch.float64), self.ranks)
+        sums = sum_over_ranks(torch.tensor(own, dtype=torch.float64), self.ranks)
         return float(sums[0] / sums[1]) / math.log(2)
 
     def _heldout_rows(self) -> dict[int, list[Row]]:
@@ -161,8 +164,11 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         return {"settings": to_dict(self.settings), "corpus": self.corpus.manifest["recipe"]}
 
     def changed_settings(self, saved: dict[str, Any]) -> list[str]:
+        recipe = self.corpus.manifest["recipe"]
         if saved["corpus"]["tokenizer"] != self.corpus.tokenizer.fingerprint:
             raise ConfigError(f"{self.folder} was started on a corpus with another vocabulary")
+        if any(saved["corpus"][key] != recipe[key] for key in saved["corpus"].keys() & recipe.keys()):
+            raise ConfigError(f"{self.folder} was started on another corpus: give that one, or another folder")
         before = to_dict(from_dict(TrainSettings, saved["settings"]))  # what came later has its default
         return differences(before, to_dict(self.settings), NOT_LEARNED | {"num_steps"})
 
@@ -172,5 +178,7 @@ class Run(RunLoop[Evaluation, LanguageModel]):
 
 def with_tokens(settings: TrainSettings, tokens: int) -> TrainSettings:
     """The same settings for about so many training tokens."""
+    if tokens < 1:
+        raise ConfigError(f"a run has at least one token, got {tokens}")
     per_step = settings.batch_rows * settings.rows.length * 0.97  # markers and room left by packing
     return replace(settings, num_steps=max(1, round(tokens / per_step)))

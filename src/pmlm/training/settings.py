@@ -25,6 +25,10 @@ class EvalSettings:
     lengths: tuple[int, ...] = (16, 32, 64, 128)
     """Window lengths, markers included; those beyond the row length are left out."""
 
+    def __post_init__(self) -> None:
+        if self.every < 0 or self.rows < 1 or not self.lengths or min(self.lengths) < 3:
+            raise ConfigError("evaluation.every is not negative, its rows at least 1, and its lengths at least 3 each")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SaveSettings:
@@ -49,7 +53,7 @@ class TrainSettings:
     vocab_size: int = 8192
     """The vocabulary that the preset was made for; a corpus brings its own."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto: bf16 on a GPU that has it, fp32 elsewhere."""
+    """auto: bf16 on a GPU that has it, fp16 on other GPUs, fp32 on a CPU."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Several ranks: copies of the model, or one model in shards."""
     model: ModelShape = field(default_factory=ModelShape)

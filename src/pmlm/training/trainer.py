@@ -20,6 +20,9 @@ from pmlm.training.distributed import Ranks, gradient_sync, most_over_ranks, sum
 from pmlm.training.job import Job, Task
 from pmlm.training.optim import OptimSettings, build_optimizer, lr_scale, set_lr
 
+MOST_SKIPPED = 25
+"""The scale halves with each skipped update: after so many in a row it is not the scale."""
+
 
 @dataclass(frozen=True)
 class StepReport:
@@ -59,6 +62,8 @@ class Trainer:
         self.optimizer = build_optimizer(self.core, settings, layer_decay)
         self.average = Average(self.core, settings.ema) if settings.ema else None
         self.step = 0
+        self.skipped = 0
+        """Updates in a row that 16-bit gradients were too large for."""
 
     def run(self) -> Iterator[StepReport]:
         self.model.train()
@@ -69,11 +74,11 @@ class Trainer:
             counts = self._counts(tasks)
             losses = self._backward(tasks, counts)
             norm = self._clip()
-            self._check(losses, norm)
+            self._check(losses, counts, norm)
             set_lr(self.optimizer, scale := lr_scale(self.settings, self.step, self.num_steps))
             self._update()
             self.step += 1
-            yield self._report(losses, norm, scale, time.perf_counter() - begin)
+            yield self._report(losses, counts, norm, scale, time.perf_counter() - begin)
 
     def _counts(self, tasks: list[Task]) -> Tensor:
         """Per member, over all micro-batches and ranks."""
@@ -103,11 +108,13 @@ class Trainer:
         limit = self.settings.max_norm or float("inf")
         return whole(nn.utils.clip_grad_norm_(self.core.parameters(), limit))
 
-    def _check(self, losses: Tensor, norm: Tensor) -> None:
-        present = losses[~losses.isnan()] if losses.isnan().any() and not losses.isnan().all() else losses
-        if self.scaler.is_enabled() and not norm.isfinite():
+    def _check(self, losses: Tensor, counts: Tensor, norm: Tensor) -> None:
+        present = losses[counts > 0]
+        is_sound = bool(present.isfinite().all())
+        self.skipped = self.skipped + 1 if self.scaler.is_enabled() and not norm.isfinite() else 0
+        if is_sound and 0 < self.skipped < MOST_SKIPPED:
             return  # the scaler skips this update and lowers its scale
-        if not (present.isfinite().all() and norm.isfinite()):
+        if not (is_sound and norm.isfinite()):
             raise TrainingDiverged(
                 f"step {self.step}: the loss is {present.mean().item():.4g} and the gradient norm {norm.item():.4g}. "
                 "Nothing was updated. Lower the learning rate, or resume from an earlier checkpoint."
@@ -120,12 +127,14 @@ class Trainer:
         if self.average is not None:
             self.average.update(self.core)
 
-    def _report(self, losses: Tensor, norm: Tensor, scale: float, seconds: float) -> StepReport:
+    def _report(self, losses: Tensor, counts: Tensor, norm: Tensor, scale: float, seconds: float) -> StepReport:
         shares = torch.tensor(self.job.shares(self.step - 1), dtype=torch.float64)
         return StepReport(
             step=self.step,
-            loss=float((losses.nan_to_num(0.0) * shares).sum()),
-            member_losses=tuple(None if x != x else x for x in losses.tolist()),
+            loss=float((losses * shares)[counts > 0].sum()),
+            member_losses=tuple(
+                x if count > 0 else None for x, count in zip(losses.tolist(), counts.tolist(), strict=True)
+            ),
             grad_norm=norm.item(),
             lr=self.settings.lr * scale,
             tokens=self.job.tokens(),
@@ -143,7 +152,8 @@ class Trainer:
     def load_loop_state(self, state: dict[str, Any]) -> None:
         self.step = state["step"]
         self.job.load_state_dict(state["job"])
-        self.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # empty where the run had no use for one before
+            self.scaler.load_state_dict(state["scaler"])
 
 
 class Average:
