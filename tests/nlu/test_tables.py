@@ -59,7 +59,9 @@ def test_means_deviations_failures_and_the_papers_figures_stand_side_by_side() -
     said = "at most 8,000 training examples; 3 epochs; at most 2,105 steps; **labels dealt out at random**; frozen"
     assert f"XLNet: {said} backbone;" in text
     assert "| *paper, XLNet, split not said* |" in text
-    assert "600 steps of 16 windows" in page({"squad": {"x": squad_report(0.5)}})
+    assert "x: 600 steps, a step being 16 windows." in page({"squad": {"x": squad_report(0.5)}})
+    report = squad_report(0.5) | {"settings": {"epochs": 1.0, "batch_rows": 8, "length": 256}}
+    assert "x: 1 epoch, a step being 8 windows of 256 slots." in page({"squad": {"x": report}})
 
 
 def test_a_star_in_the_table_is_a_word_in_the_name_of_the_file(tmp_path: Path) -> None:

@@ -135,7 +135,8 @@ def _unusual(settings: Mapping[str, Any]) -> list[str]:
     """What a reader must know of how a model was trained: parts of the data, steps, labels."""
     rows, steps, most = (settings.get(name) for name in ("train_rows", "num_steps", "most_steps"))
     said = [] if rows is None else [f"at most {rows:,} training examples"]
-    said.append(f"{settings['epochs']:g} epochs" if steps is None else f"{steps:,} steps")
+    epochs = settings["epochs"]
+    said.append(f"{epochs:g} epoch{'s' * (epochs != 1)}" if steps is None else f"{steps:,} steps")
     said += [] if most is None or steps is not None else [f"at most {most:,} steps"]
     said += ["**labels dealt out at random**"] * bool(settings.get("shuffle_labels"))
     return said + ["frozen backbone"] * bool(settings.get("frozen"))
@@ -167,10 +168,15 @@ def _by_constant(reports: Mapping[str, Report]) -> dict[float, list[str]]:
     return found
 
 
+def _squad_steps(settings: Mapping[str, Any]) -> str:
+    length = settings.get("length")
+    return f"a step being {settings['batch_rows']} windows" + (f" of {length} slots" if length else "")
+
+
 def _squad_note(reports: Mapping[str, Report]) -> str:
     protocols = sorted({report["protocol"] for report in reports.values()})
     trained = "; ".join(
-        f"{name}: {', '.join(_unusual(report['settings']))} of {report['settings']['batch_rows']} windows"
+        f"{name}: {', '.join(_unusual(report['settings']))}, {_squad_steps(report['settings'])}"
         for name, report in reports.items()
     )
     return (
