@@ -1,14 +1,23 @@
 """The row stream: every token once per epoch, exact positions, framing, packing."""
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from conftest import STORIES
+from fakes import tiny_config
+from pmlm.batch import Batch
 from pmlm.corpus.prepare import PrepareSettings, prepare
 from pmlm.corpus.rows import MAX_TEXTS, RowRef, RowSettings, RowStream, heldout_rows
 from pmlm.corpus.shards import Corpus, open_corpus
-from pmlm.tokenizer import train_tokenizer
+from pmlm.objectives import Mixture
+from pmlm.tokenizer import train_tokenizer, wordpiece_from_vocab
+from pmlm.training.distributed import Ranks
+from pmlm.training.job import Pretraining
 
 TOKENIZER = train_tokenizer(STORIES, vocab_size=400)
 
@@ -45,6 +54,39 @@ def test_every_token_of_an_epoch_is_in_exactly_one_row(
             for piece in row:
                 seen[piece.shard][piece.start : piece.stop] += 1
     assert all((counts == 1).all() for counts in seen)
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_ranks_train_on_each_row_of_the_stream_once_across_restarts(corpus: Corpus, world: int) -> None:
+    """The stream has every token of an epoch once, by the test above; the ranks deal its rows out among them."""
+    settings = RowSettings(length=48)
+    config = tiny_config(vocab_size=corpus.tokenizer.vocab_size, mask_id=corpus.tokenizer.mask_id, max_length=48)
+    built: list[RowRef] = []
+
+    class Watched(RowStream):
+        def build(self, refs: list[RowRef]) -> Batch:
+            built.extend(refs)
+            return super().build(refs)
+
+    def job() -> Pretraining:
+        stream = Watched(corpus, settings, seed=1)
+        return Pretraining(
+            stream, Mixture(), config, seed=1, batch_rows=7, micro_rows=2, num_steps=99, device=torch.device("cpu")
+        )
+
+    plain, jobs, step = RowStream(corpus, settings, seed=1), [job() for _ in range(world)], 0
+    while plain.state.epoch < 2:
+        if step % 5 == 4:  # all are killed and go on from what was saved
+            states = [json.loads(json.dumps(j.state_dict())) for j in jobs]
+            jobs = [job() for _ in range(world)]
+            for j, state in zip(jobs, states, strict=True):
+                j.load_state_dict(state)
+        built.clear()
+        for rank, j in enumerate(jobs):
+            j.tasks(step, Ranks(rank, world, rank))
+        assert built == plain.take(7)
+        step += 1
+    assert step > 10
 
 
 def test_a_saved_position_goes_on_exactly_there(corpus: Corpus) -> None:
@@ -103,6 +145,19 @@ def test_packing_wastes_little(corpus: Corpus) -> None:
     stream = RowStream(corpus, RowSettings(length=64), seed=1)
     batch = stream.build(epoch(stream))
     assert (batch.group_BL >= 0).double().mean() > 0.96
+
+
+@pytest.mark.parametrize("length", [8, 16, 64])
+def test_bytes_of_held_out_windows_add_up_to_the_text_whatever_their_length(tmp_path: Path, length: int) -> None:
+    """Of BERT's pieces, which do not say what stood between them."""
+    words = sorted({word for text in STORIES for word in re.findall(r"\w+|[^\w\s]", text)})
+    tokenizer = wordpiece_from_vocab(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words[: len(words) // 2]])
+    (tmp_path / "s.txt").write_text("\n\n".join(STORIES * 8))
+    manifest = prepare([tmp_path / "s.txt"], tmp_path / "c", tokenizer, PrepareSettings(heldout=0.4))
+    corpus = open_corpus(tmp_path / "c")
+    rows = heldout_rows(corpus, length, 10**6)
+    true = sum(shard["num_bytes"] for shard in manifest["shards"] if shard["split"] == "heldout")
+    assert sum(row.num_bytes for row in rows) == pytest.approx(true, rel=0.005)
 
 
 def test_heldout_rows_are_framed_windows_with_their_bytes(corpus: Corpus) -> None:

@@ -73,22 +73,33 @@ def test_muon_turns_matrices_and_leaves_the_rest_to_adamw() -> None:
     assert isinstance(optimizer, Muon)
     names = {id(p): n for n, p in model.named_parameters()}
     groups = [sorted(names[id(p)] for p in g["params"]) for g in optimizer.param_groups]
-    assert all(".layers." in n and "tables" not in n and n.endswith("weight") for n in groups[0])
+    assert [g["matrix"] for g in optimizer.param_groups] == [True, True, False, False]
+    assert all(".layers." in n and "tables" not in n and n.endswith("weight") for n in groups[0] + groups[1])
     assert {"backbone.tokens.weight", "head.transform.weight", "backbone.layers.0.attention.tables.keys"} <= set(
-        groups[1]
+        groups[2]
     )
-    assert all("norm" in n or n.endswith("bias") for n in groups[2])
+    assert all("norm" in n or n.endswith("bias") for n in groups[3])
     assert sum(map(len, groups)) == len(names)
 
 
 def test_muon_treats_queries_keys_and_values_as_three_matrices() -> None:
     p = nn.Parameter(torch.zeros(12, 4))
-    optimizer = Muon([{"params": [p], "matrix": True}], lr=1.0, weight_decay=0.0)
+    optimizer = Muon([{"params": [p], "matrix": True, "stacked": 3}], lr=1.0, weight_decay=0.0)
     p.grad = torch.randn(12, 4, generator=torch.Generator().manual_seed(1))
     optimizer.step()
     push = p.grad * (0.05 + 0.95 * 0.05) / 1.0  # any positive scale: orthogonalising forgets it
     expected = torch.cat([orthogonalise(part[None])[0] for part in push.chunk(3)])
     assert torch.allclose(-p.detach(), expected, atol=1e-3)
+
+
+def test_only_queries_keys_and_values_are_stacked() -> None:
+    """A feed-forward three times as wide as the model is one matrix."""
+    model = tiny_model(width=16, ff_width=48)
+    optimizer = build_optimizer(model, OptimSettings(kind="muon"))
+    names = {id(p): name for name, p in model.named_parameters()}
+    stacked = {names[id(p)].split(".", 3)[-1] for g in optimizer.param_groups if g["stacked"] == 3 for p in g["params"]}
+    assert stacked == {"attention.qkv.weight"}
+    assert {g["stacked"] for g in optimizer.param_groups} == {1, 3}
 
 
 @pytest.mark.parametrize("kind", ["adamw", "lamb", "muon"])

@@ -57,10 +57,23 @@ def missing(cls: Any, data: dict[str, Any], where: str = "") -> list[str]:
     return absent
 
 
+def unsaid(member: dict[str, Any]) -> set[str]:
+    """What a member of a mixture leaves to defaults that decide what is learnt."""
+    objective = member["objective"]
+    wanted = {"kind", "weighting"} if objective["kind"] in ("alm", "aplm") else {"kind", "weighting", "masking"}
+    wanted |= {"order", "given_prob"} if objective["kind"] == "aplm" else set()
+    wanted |= {"visibility"} if objective["kind"] in ("mlm", "pmlm") else set()
+    return (wanted - objective.keys()) | ({"start"} - member.keys())
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_complete(name: str) -> None:
     path = Path(str(resources.files("pmlm.training"))) / "presets" / f"{name}.toml"
-    assert missing(TrainSettings, tomllib.loads(path.read_text())) == []
+    document = tomllib.loads(path.read_text())
+    assert missing(TrainSettings, document) == []
+    assert [unsaid(member) for member in document["objective"]["members"]] == [set()] * len(
+        document["objective"]["members"]
+    )
     assert load_settings(name, []).name == name
 
 
@@ -87,8 +100,9 @@ def test_tiny_presets_train_as_they_are(name: str, corpus: Corpus, tmp_path: Pat
     assert losses[-1] < losses[0]
 
 
-def test_the_paper_presets_are_the_papers() -> None:
-    settings = load_settings("paper-u-pmlm-a", [])
+@pytest.mark.parametrize("name", ["paper-u-pmlm-a", "paper-u-pmlm-r", "paper-bert", "paper-gpt"])
+def test_the_paper_presets_are_the_papers(name: str) -> None:
+    settings = load_settings(name, [])
     model = settings.model
     assert (model.num_layers, model.width, model.ff_width, model.num_heads, model.dropout) == (12, 768, 3072, 12, 0.1)
     assert (settings.batch_rows, settings.num_steps, settings.rows.length, settings.vocab_size) == (
@@ -98,8 +112,14 @@ def test_the_paper_presets_are_the_papers() -> None:
         28_996,
     )
     assert settings.optim.kind == "lamb"
-    prior = settings.objective.members[0].objective.masking.prior
-    assert (prior.kind, prior.low, prior.high) == ("uniform", 0.0, 1.0)
+    assert model.positions == {"paper-u-pmlm-r": "relative"}.get(name, "absolute")
+    (member,) = settings.objective.members
+    kind, prior = member.objective.kind, member.objective.masking.prior
+    assert kind == {"paper-bert": "mlm", "paper-gpt": "alm"}.get(name, "pmlm")
+    if kind == "pmlm":
+        assert (prior.kind, prior.low, prior.high) == ("uniform", 0.0, 1.0)
+    if kind == "mlm":
+        assert (prior.kind, prior.ratio) == ("fixed", 0.15)
 
 
 def test_xlnet_trains_with_our_relative_positions_as_a_control(corpus: Corpus, tmp_path: Path) -> None:

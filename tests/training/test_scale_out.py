@@ -71,6 +71,18 @@ def test_one_rank_saves_and_three_shards_go_on(corpus: Corpus, tmp_path: Path) -
     assert first["losses"] + rest["losses"] == pytest.approx(whole["losses"], rel=2e-4)
 
 
+def test_the_command_of_the_docs_runs_on_two_ranks(corpus: Corpus, tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    small = ["--set", "num_steps=2", "--set", "batch_rows=4", "--set", "micro_rows=1", "--json", "--quiet"]
+    done = subprocess.run(
+        [*torchrun, "-m", "pmlm", "train", "tiny-u-pmlm-r", "--data", str(corpus.folder), "--out", str(tmp_path), *small],
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout)["finished"] is True
+    assert [path.name for path in step_folders(tmp_path / "checkpoints")] == ["step-00000002"]
+
+
 def test_a_rank_that_dies_ends_the_job_and_leaves_a_usable_checkpoint(corpus: Corpus, tmp_path: Path) -> None:
     whole = launch(0, corpus, tmp_path / "one")
     dead = launch(2, corpus, tmp_path / "two", check=False, die_at=4)

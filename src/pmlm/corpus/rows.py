@@ -273,10 +273,18 @@ def heldout_rows(corpus: Corpus, context: int, limit: int, seed: int = 0) -> lis
                 at = piece.stop
             document += 1
     rows = []
+
+    def ids_of(shard: Shard, piece: PieceRef) -> list[int]:
+        return [int(x) for x in opened[shard.name][0][piece.start : piece.stop]]
+
+    scale = 1.0
+    if tokenizer.kind != "reversible":  # pieces alone do not say what stood between them
+        counted = sum(tokenizer.num_bytes(ids_of(shard, piece)) for shard, piece, _ in refs)
+        scale = sum(shard.num_bytes for shard in corpus.of("heldout")) / max(1, counted)
     for i in sorted(rng.permutation(len(refs))[:limit].tolist()):
         shard, piece, number = refs[i]
-        ids = [int(x) for x in opened[shard.name][0][piece.start : piece.stop]]
-        num_bytes = tokenizer.num_bytes(ids) - (piece.at_start and tokenizer.kind == "reversible")
+        ids = ids_of(shard, piece)
+        num_bytes = round(scale * tokenizer.num_bytes(ids)) - (piece.at_start and tokenizer.kind == "reversible")
         rows.append(
             frame(ids, tokenizer, at_start=piece.at_start, at_end=piece.at_end, num_bytes=num_bytes, document=number)
         )

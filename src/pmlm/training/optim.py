@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from pmlm.errors import ConfigError
 from pmlm.training.distributed import shared_work
 
+STACKED = 3
+"""Queries, keys and values are three maps in one matrix."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimSettings:
@@ -77,11 +80,22 @@ def build_optimizer(model: nn.Module, settings: OptimSettings, layer_decay: floa
     shaped = [(name, p) for name, p in named if not _is_plain(name, p)]
     betas = (settings.beta1, settings.beta2)
     if settings.kind == "muon":
-        matrices = [p for name, p in shaped if ".layers." in name and p.dim() == 2 and "tables" not in name]
-        ours = {id(p) for p in matrices}
+        named_matrices = [
+            (name, p) for name, p in shaped if ".layers." in name and p.dim() == 2 and "tables" not in name
+        ]
+        stacked = [p for name, p in named_matrices if name.endswith("qkv.weight")]
+        matrices = [p for name, p in named_matrices if not name.endswith("qkv.weight")]
+        ours = {id(p) for _, p in named_matrices}
         others = [p for _, p in shaped if id(p) not in ours]
         groups = [
             {"params": matrices, "peak": settings.matrix_lr, "weight_decay": settings.weight_decay, "matrix": True},
+            {
+                "params": stacked,
+                "peak": settings.matrix_lr,
+                "weight_decay": settings.weight_decay,
+                "matrix": True,
+                "stacked": STACKED,
+            },
             {"params": others, "peak": settings.lr, "weight_decay": settings.weight_decay, "matrix": False},
             {"params": plain, "peak": settings.lr, "weight_decay": 0.0, "matrix": False},
         ]
@@ -197,6 +211,7 @@ class Muon(torch.optim.Optimizer):
             "weight_decay": weight_decay,
             "momentum": momentum,
             "matrix": False,
+            "stacked": 1,
         }
         super().__init__(params, defaults)
 
@@ -221,7 +236,7 @@ class Muon(torch.optim.Optimizer):
                 state["momentum"] = torch.zeros_like(p)
             state["momentum"].lerp_(p.grad, 1 - group["momentum"])
             push = p.grad.lerp(state["momentum"], group["momentum"])  # Nesterov
-            for rows in _square_parts(p.shape[0], p.shape[1]):
+            for rows in _parts(p.shape[0], group["stacked"]):
                 block = push[rows]
                 by_shape.setdefault((block.shape[0], block.shape[1]), []).append((p[rows], block))
         for (rows_, columns), parts in by_shape.items():
@@ -231,9 +246,10 @@ class Muon(torch.optim.Optimizer):
                 target.mul_(1 - group["lr"] * group["weight_decay"]).sub_(step * scale)
 
 
-def _square_parts(rows: int, columns: int) -> list[slice]:
-    """Queries, keys and values are stacked in one matrix but are three maps: each is orthogonalised on its own."""
-    return [slice(i * columns, (i + 1) * columns) for i in range(3)] if rows == 3 * columns else [slice(0, rows)]
+def _parts(rows: int, stacked: int) -> list[slice]:
+    """The maps that are stacked in one matrix: each is orthogonalised on its own."""
+    size = rows // stacked
+    return [slice(i * size, (i + 1) * size) for i in range(stacked)]
 
 
 def orthogonalise(x_BMN: Tensor, steps: int = 5) -> Tensor:
