@@ -266,6 +266,8 @@ def test_the_exam_finds_the_threshold_and_keeps_it_in_the_head() -> None:
     assert mark.score == mark.figures["SQuAD"]["best_f1"] == 3 / 4
     assert mark.figures["SQuAD"]["f1"] == 3 / 4
     assert mark.figures["SQuAD"]["NoAns_f1"] == 1
+    assert mark.figures["SQuAD"]["HasAns_exact_always"] == 1 / 2  # "cold cat" is right, "dull cat" half of it
+    assert mark.figures["SQuAD"]["HasAns_f1_always"] == 3 / 4
     assert exam.constant_score == mark.figures["SQuAD"]["never_answering"] == 1 / 2
     assert answered(found, -2.0) == {"0": "cold cat", "1": "", "2": "", "3": ""}
 

@@ -71,6 +71,8 @@ class GlueExam:
 
 @dataclass(frozen=True)
 class SquadExam:
+    """`HasAns_f1_always`: of questions that have an answer, how good the best span is, whatever the threshold."""
+
     spec: HeadSpec
     asked: Sequence[Asked]
     windows: WindowSettings
@@ -101,8 +103,14 @@ class SquadExam:
         best_exact, exact_at = best_threshold({k: s[0] for k, s in scores.items()}, odds, has, says)
         best_f1, f1_at = best_threshold({k: s[1] for k, s in scores.items()}, odds, has, says)
         at_best = squad_scores(answered(found, f1_at), golds)
+        always = [scores[key] for key in golds if has[key]]
         figures = {
             **at_best,
+            **(
+                {"HasAns_exact_always": mean(s[0] for s in always), "HasAns_f1_always": mean(s[1] for s in always)}
+                if always
+                else {}
+            ),
             "best_exact": best_exact,
             "best_exact_threshold": exact_at,
             "best_f1": best_f1,
