@@ -47,7 +47,7 @@ def read_reports(folder: Path) -> dict[str, dict[str, Report]]:
     """By kind and name."""
     found: dict[str, dict[str, Report]] = {}
     for kind in ("glue", "squad"):
-        for path in sorted((folder / kind).glob("*.json")):
+        for path in sorted((folder / kind).glob("*.json"), key=lambda path: path.stem):
             found.setdefault(kind, {})[_name(path)] = read_report(path)
     if not found:
         raise DataError(
