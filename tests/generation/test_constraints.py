@@ -73,10 +73,10 @@ def test_options_that_make_no_sense_are_refused(bad: str, says: str) -> None:
 def test_what_is_asked_of_blanks_is_had_in_every_order(letter, choices, order, visibility, ban, must, seed) -> None:
     template = f"[MASK:4|starts={letter}] saw [MASK:1-3|in={','.join(choices)}] near [MASK:6|ends=end] home."
     filled = LM.fill(template, order=order, visibility=visibility, ban=ban, must=must, seed=seed)
-    found = re.fullmatch(r"(.+) saw (.+) near (.+) home\.", filled.text, re.DOTALL)
+    one = "|".join(map(re.escape, choices))  # the other blanks may write "saw" and "near" too
+    found = re.fullmatch(rf"(.+) saw ({one}) near (.+) home\.", filled.text, re.DOTALL)
     assert found, filled.text
     assert found[1].startswith(letter)
-    assert found[2] in choices
     assert found[3].endswith("end")
     words = {word.lower() for word in words_of(filled.text)}
     assert not words & set(ban)
