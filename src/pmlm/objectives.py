@@ -188,10 +188,16 @@ def member_weights(shares: list[float], total: int) -> list[float]:
 
     Members with less than about a row a step are absent from some; the rest make up for these.
     """
-    point_G = (torch.arange(total, dtype=torch.float64) * _GOLDEN % 1.0).sort().values
-    gap_G = torch.cat([point_G[1:], point_G[:1] + 1]) - point_G
+    gap_G = _gaps(total)
     met = [1.0 if share >= float(gap_G.max()) else float(gap_G.clamp(max=share).sum()) for share in shares]
     return [share / chance if chance else 0.0 for share, chance in zip(shares, met, strict=True)]
+
+
+@functools.lru_cache(maxsize=8)
+def _gaps(total: int) -> Tensor:
+    """Between the places on the circle at which `split_members` deals out so many rows."""
+    point_G = (torch.arange(total, dtype=torch.float64) * _GOLDEN % 1.0).sort().values
+    return torch.cat([point_G[1:], point_G[:1] + 1]) - point_G
 
 
 def prepare_mixture(

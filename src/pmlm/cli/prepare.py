@@ -60,7 +60,8 @@ def prepare(
 
     if tokenizer is not None and vocab_size is not None:
         raise ConfigError("--vocab-size is for a vocabulary that is learnt: leave it out, or --tokenizer")
-    size = None if tokenizer is not None else vocab_size or asked_vocab_size(out) or VOCAB_SIZE
+    before = asked_vocab_size(out)
+    size = None if tokenizer is not None else vocab_size or before or VOCAB_SIZE
     settings = PrepareSettings(
         split=check_split(split), field=field, heldout=heldout, min_chars=min_chars, max_overlap=max_overlap,
         vocab_size=size,
@@ -69,7 +70,7 @@ def prepare(
         raise ConfigError(f"--processes must be at least 1, got {processes}")
     if tokenizer is not None:
         vocabulary = load_tokenizer(tokenizer)
-    elif asked_vocab_size(out) == size and (out / "tokenizer.json").is_file():
+    elif before == size and (out / "tokenizer.json").is_file():
         vocabulary = load_tokenizer(out)
     else:
         assert size is not None

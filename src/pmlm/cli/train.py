@@ -64,11 +64,11 @@ def train(
     from pmlm.training.run import with_tokens
     from pmlm.training.settings import load_settings
 
-    use_threads(threads)
     settings = load_settings(preset, sets or [])
     if tokens is not None:
         settings = with_tokens(settings, tokens)
     if plan:
+        use_threads(threads)
         if tflops is not None and not tflops > 0:
             raise ConfigError(f"--tflops must be positive, got {tflops:g}")
         vocab_size = settings.vocab_size if data is None else open_corpus(data, verify=False).tokenizer.vocab_size

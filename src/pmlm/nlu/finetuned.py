@@ -86,6 +86,10 @@ class Finetuned:
         """Whether it was fine-tuned for a task of these kinds."""
         return any(spec.kind in kinds for spec in self.model.specs.values())
 
+    def row_length(self, spec: HeadSpec) -> int:
+        """The most slots of a row, as the head was measured with."""
+        return spec.length or self.model.config.max_length
+
     def describe(self) -> dict[str, Any]:
         """What it is, in plain data."""
         return describe(self.model, self.tokenizer, self.about, self.folder)
@@ -112,7 +116,7 @@ class Finetuned:
                 check_text(text)
         if not texts:
             return []
-        rows = frame_texts(texts, self.tokenizer, spec.length or self.model.config.max_length)
+        rows = frame_texts(texts, self.tokenizer, self.row_length(spec))
         said = predict(self.model, spec.name, rows, self.tokenizer.pad_id)
         values = decide(spec, said)
         if spec.kind == "number":
@@ -153,7 +157,7 @@ class Finetuned:
             question=spec.question or usual.question, stride=spec.stride or usual.stride,
             answer=spec.answer or usual.answer, best=max(num, usual.best),
         )  # fmt: skip
-        cut = cut_questions(questions, self.tokenizer, spec.length or self.model.config.max_length, windows)
+        cut = cut_questions(questions, self.tokenizer, self.row_length(spec), windows)
         found = find_all(self.model, spec.name, cut, self.tokenizer.pad_id, windows)
         results = []
         for question in questions:

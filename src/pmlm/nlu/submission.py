@@ -18,10 +18,9 @@ def predict_test(finetuned: Finetuned, data: GlueData) -> dict[str, str]:
     """The TSV of each test file that there is, by its name in the zip."""
     task, tokenizer = data.task, finetuned.tokenizer
     spec = finetuned.model.specs[task.name]
-    length = spec.length or finetuned.model.config.max_length
     files: dict[str, str] = {}
     for name, split in data.test.items():
-        rows = frame_texts([e.texts for e in split.examples], tokenizer, length)
+        rows = frame_texts([e.texts for e in split.examples], tokenizer, finetuned.row_length(spec))
         values = decide(spec, predict(finetuned.model, spec.name, rows, tokenizer.pad_id))
         files[name] = submission_tsv(task, [e.id for e in split.examples], values)
     return files
