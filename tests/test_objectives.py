@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -165,7 +166,7 @@ def test_texts_with_nothing_hidden_carry_no_loss() -> None:
 
 
 @pytest.mark.parametrize("objective", [BERT, U_PMLM, GPT, APLM, Objective(kind="aplm", given_prob=0.7), Objective(kind="pmlm", weighting="row"),
-                                       XLNET, Objective(kind="pmlm", visibility="known-only")], ids=lambda o: f"{o.kind}-{o.weighting}-{o.visibility}")  # fmt: skip
+                                       XLNET, Objective(kind="pmlm", visibility="known-only"), Objective(kind="pmlm", masks=3)], ids=lambda o: f"{o.kind}-{o.weighting}-{o.visibility}-{o.masks}")  # fmt: skip
 def test_micro_batches_add_up_to_the_batch(objective: Objective) -> None:
     model = tiny_model()
     batch = framed_batch(*random_rows(6, 7), [3, 4], [5], length=11)
@@ -340,7 +341,51 @@ def test_members_draw_the_same_however_the_batch_is_split() -> None:
         assert torch.equal(torch.cat([p.weight_M for p in pieces]), full.weight_M)  # type: ignore[union-attr]
 
 
+def test_several_masks_read_each_row_as_often_under_masks_of_their_own() -> None:
+    config = tiny_config()
+    batch = framed_batch(*random_rows(4, 9), length=11)
+    random = RowRandom.whole(1, 2, 4)
+    one, three = (prepare(batch, Objective(kind="pmlm", masks=n), random, config) for n in (1, 3))
+    assert len(three.inputs.ids_BL) == 3 * len(one.inputs.ids_BL)
+    hidden_BL = three.inputs.ids_BL == config.mask_id
+    copied_BL = batch.ids_BL.repeat_interleave(3, 0)
+    assert torch.equal(three.inputs.ids_BL.where(~hidden_BL, copied_BL), copied_BL)
+    for row_BL in hidden_BL.split(3):
+        assert len({tuple(mask) for mask in row_BL.tolist()}) == 3
+    strata = ((hidden_BL.sum(1) - 1) * 12 // 9).tolist()  # counts of 1 … 9, uniformly: one of each twelfth, about
+    assert len(set(strata)) >= 8
+    assert three.count == 3 * 4 * 9  # likelihood weighting: what each copy stands for
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "alm", "visibility": "known-only"},
+        {"kind": "alm", "order": "l2r"},
+        {"kind": "alm", "masking": Masking(unit="span")},
+        {"kind": "aplm", "visibility": "known-only"},
+        {"kind": "aplm", "masking": Masking(unit="span")},
+        {"kind": "aplm", "order": "l2r", "masking": Masking(unit="span")},
+        {
+            "kind": "aplm", "order": "l2r", "given_prob": 0.5, "weighting": "row",
+            "masking": Masking(corruption="80-10-10"),
+        },
+        {"kind": "xlnet", "masking": Masking(corruption="80-10-10")},
+        {"kind": "xlnet", "visibility": "known-only"},
+        {"kind": "pmlm", "order": "l2r"},
+        {"kind": "mlm", "given_prob": 0.5},
+        {"kind": "aplm", "masks": 2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_an_objective_would_not_read_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="means nothing"):
+        Objective(**changes)
+
+
 def test_impossible_objectives_are_refused() -> None:
+    with pytest.raises(ConfigError):
+        Objective(masks=0)
     with pytest.raises(ConfigError):
         Objective(given_prob=1.5)
     with pytest.raises(ConfigError):

@@ -13,7 +13,7 @@ Shapes: B rows, L slots, T texts per row, M predictions.
 """
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import torch
@@ -48,14 +48,31 @@ class Objective:
     given_prob: float = 0.0
     """aplm: how often a text has given tokens. Random orders: the first 0 … N-1 of the order, uniformly. l2r: what
     `masking` does not hide, so that blanks amid given text are written from left to right, as templates are."""
+    masks: int = 1
+    """mlm and pmlm: under how many masks each row is read in a step."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.given_prob <= 1:
             raise ConfigError(f"given_prob must be in [0, 1], got {self.given_prob}")
+        if self.masks < 1:
+            raise ConfigError(f"masks must be at least 1, got {self.masks}")
+        for name, default in self._without_meaning():
+            if getattr(self, name) != default:
+                raise ConfigError(f"{name} means nothing for {self.kind}: leave it out")
+        if self.kind in ("aplm", "xlnet") and self.masking.corruption != "all-mask":
+            raise ConfigError(f"{self.kind} reads queries at hidden places: corruption means nothing there")
         if self.given_prob and self.order == "l2r" and self.weighting == "likelihood":
             raise ConfigError("l2r around given tokens is no bound of a likelihood: use token-mean or row weighting")
         if self.kind in ("mlm", "pmlm") and self.visibility not in ("bidirectional", "known-only"):
             raise ConfigError(f"{self.kind} trains bidirectional or known-only visibility, not {self.visibility}")
+
+    def _without_meaning(self) -> list[tuple[str, object]]:
+        """Settings that this kind does not read, with their defaults: any other value is a misunderstanding."""
+        reads = {"alm": set(), "aplm": {"order", "given_prob"}, "xlnet": {"masking"}}
+        read = reads.get(self.kind, {"masking", "visibility", "masks"})
+        if self.kind == "aplm" and self.order == "l2r" and self.given_prob:
+            read = read | {"masking"}
+        return [(f.name, f.default) for f in fields(self) if f.name not in read | {"kind", "weighting"}]
 
     @property
     def has_queries(self) -> bool:
@@ -231,6 +248,8 @@ def _plain_ids(config: ModelConfig) -> Tensor:
 
 
 def _prepare_masked(batch: Batch, objective: Objective, random: RowRandom, config: ModelConfig) -> Prepared:
+    if objective.masks > 1:
+        batch, random = _copies(batch, objective.masks, random)
     hidden_BL = draw_hidden(batch, objective.masking, random)
     seen_BL = corrupt(
         batch.ids_BL, hidden_BL, objective.masking, random, mask_id=config.mask_id, plain_ids_V=_plain_ids(config)
@@ -242,6 +261,13 @@ def _prepare_masked(batch: Batch, objective: Objective, random: RowRandom, confi
     weight_M, count = prediction_weights(batch, hidden_BL, objective.weighting)
     at = Slots.where(hidden_BL)
     return Prepared(inputs, at, batch.ids_BL[at.rows_M, at.slots_M], weight_M, count)
+
+
+def _copies(batch: Batch, num: int, random: RowRandom) -> tuple[Batch, RowRandom]:
+    """Each row several times, with numbers of its own each time; counts are stratified over all of them."""
+    rows_B = (random.rows_B[:, None] * num + torch.arange(num)).flatten()
+    index_B = torch.arange(batch.num_rows).repeat_interleave(num)
+    return batch.rows(index_B), random.part("copies", rows_B, random.total * num)
 
 
 def _prepare_causal(batch: Batch, objective: Objective, config: ModelConfig) -> Prepared:

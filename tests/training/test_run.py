@@ -1,6 +1,7 @@
 """Training runs: micro-batches, resuming bit for bit, checkpoints that survive, divergence, export."""
 
 import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,13 @@ from training_helpers import make_settings
 
 from pmlm import load
 from pmlm.corpus.shards import Corpus
-from pmlm.errors import CheckpointError, ConfigError, RunError, TrainingDiverged
+from pmlm.errors import CheckpointError, ConfigError, DataError, RunError, TrainingDiverged
 from pmlm.keeping import alone_in
 from pmlm.lm import LM
 from pmlm.training import resume as resume_module
+from pmlm.training.ahead import Ahead
 from pmlm.training.distributed import Ranks, backends, own_device
+from pmlm.training.job import Job
 from pmlm.training.resume import step_folders
 from pmlm.training.run import Evaluation, Event, Run, with_tokens
 from pmlm.training.trainer import StepReport
@@ -208,7 +211,10 @@ def test_shards_that_cannot_be_written_or_read_are_one_clear_error(
         list(make_run(corpus, folder, num_steps=4).events())
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000002"]
     monkeypatch.setattr(resume_module, "load_sharded", full)
-    (folder / "checkpoints" / "step-00000002" / "state.safetensors").unlink()
+    saved = folder / "checkpoints" / "step-00000002"
+    (saved / "state.safetensors").unlink()
+    loop = json.loads((saved / "loop.json").read_text())
+    (saved / "loop.json").write_text(json.dumps({**loop, "sha256": {}}))  # as if the files were whole
     with pytest.raises(CheckpointError, match=r"step-00000002 cannot be read: .*No space left"):
         make_run(corpus, folder, num_steps=4).resume()
 
@@ -344,6 +350,60 @@ def test_a_model_says_what_it_was_started_from(corpus: Corpus, folder: Path, tmp
     list(Run(make_settings(num_steps=1), corpus, tmp_path / "third", device=CPU, init_from=second).events())
     third = load(tmp_path / "third" / "model")
     assert third.about["tokens_before"] == first.about["tokens_seen"] + second.about["tokens_seen"]
+
+
+def test_a_step_that_is_prepared_ahead_changes_nothing(corpus: Corpus, folder: Path) -> None:
+    """As on a GPU, with a stop and another start on the way; neither the stop nor the start knows of what is ready."""
+
+    def ahead(run: Run) -> Run:
+        run.trainer.job = Ahead(run.trainer.job)
+        return run
+
+    plain = make_run(corpus, folder / "a")
+    expected = list(plain.events())
+    first = ahead(make_run(corpus, folder / "b"))
+    begun = list(first.events(should_stop=lambda: first.trainer.step == 5))
+    assert first.trainer.job.tokens() == [e.tokens for e in expected if isinstance(e, StepReport)][4]
+    second = ahead(make_run(corpus, folder / "b"))
+    assert second.resume() == 5
+    found = losses(begun) + losses(list(second.events()))
+    assert found == losses(expected)
+    assert all(torch.equal(a, b) for a, b in zip(weights(plain).values(), weights(second).values(), strict=True))
+
+
+def test_ahead_any_step_may_be_asked_for_and_errors_reach_the_caller(corpus: Corpus, folder: Path) -> None:
+    def drawn(job: Job, step: int) -> list[float]:
+        return [float(task.count) for task in job.tasks(step, Ranks())]
+
+    plain, job = make_run(corpus, folder / "a").job, Ahead(make_run(corpus, folder / "b").job)
+    assert [drawn(job, 0), drawn(job, 7), drawn(job, 8)] == [drawn(plain, 0), drawn(plain, 7), drawn(plain, 8)]
+    assert job.state_dict() == plain.state_dict()
+
+    class Damaged(Ahead):
+        def _prepare(self, step: int, ranks: Ranks) -> Any:
+            if step == 2:
+                raise DataError("a shard is damaged")
+            return super()._prepare(step, ranks)
+
+    job = Damaged(make_run(corpus, folder / "c").job)
+    job.tasks(0, Ranks())
+    job.tasks(1, Ranks())
+    with pytest.raises(DataError, match="a shard is damaged"):
+        job.tasks(2, Ranks())
+
+
+def test_a_checkpoint_whose_bytes_changed_is_refused_by_name(corpus: Corpus, folder: Path) -> None:
+    """A flipped bit in a weight is no error of the format: only the checksum can see it."""
+    list(make_run(corpus, folder, num_steps=4).events())
+    latest = step_folders(folder / "checkpoints")[-1]
+    tensors = latest / "state.safetensors"
+    raw = bytearray(tensors.read_bytes())
+    raw[-1] ^= 1
+    tensors.write_bytes(raw)
+    with pytest.raises(CheckpointError, match=r"state\.safetensors is damaged.*Remove step-00000004"):
+        make_run(corpus, folder, num_steps=6).resume()
+    shutil.rmtree(latest)
+    assert make_run(corpus, folder, num_steps=6).resume() == 2
 
 
 def test_other_settings_and_damaged_state_are_refused(corpus: Corpus, folder: Path) -> None:

@@ -183,7 +183,7 @@ class Comparison:
         (folder / UNFINISHED).unlink(missing_ok=True)
         return {
             "parameters": run.model.num_parameters(),
-            "tokens": run.job.tokens(),
+            "tokens": run.trainer.job.tokens(),
             **_history(folder),
         }
 

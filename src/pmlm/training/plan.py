@@ -2,9 +2,9 @@
 
 Arithmetic counts multiplications and additions of the forward and backward pass that the trainer really executes: the
 vocabulary head only where a token is predicted, the last layer's feed-forward likewise, order-causal rows with a query
-for each token, XLNet's with one for each predicted token; queries are no keys but to themselves, and relative positions
-meet every offset there is. Queries that fill up XLNet's shorter rows are not counted. The paper's own run (600,000
-steps of 8,400 x 128 in 135 hours on 56 V100) is the yardstick.
+for each token, XLNet's with one for each predicted token, a row once for each of its masks; queries are no keys but to
+themselves, and relative positions meet every offset there is. Queries that fill up XLNet's shorter rows are not
+counted. The paper's own run (600,000 steps of 8,400 x 128 in 135 hours on 56 V100) is the yardstick.
 """
 
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ def flops_per_token(config: ModelConfig, objective: Objective, length: int) -> f
     mixing, feeding = 2 * 3 * d * d, 2 * (d * d + 2 * d * ff)
     layers = slots * (config.num_layers * mixing + (config.num_layers - 1) * feeding) + predicted * feeding
     head = predicted * 2 * ((d * d if config.head == "bert" else 0) + d * config.vocab_size)
-    return 3 * (config.num_layers * attention + layers + head)
+    return 3 * objective.masks * (config.num_layers * attention + layers + head)
 
 
 def _attention_flops(config: ModelConfig, keys: int, offsets: int) -> float:
@@ -141,9 +141,10 @@ def _memory(settings: TrainSettings, config: ModelConfig, parameters: int, ranks
     copies = 4 + (1 if settings.optim.ema else 0)
     state = 4.0 * copies * parameters / (ranks if settings.parallel == "fsdp" else 1)
     rows = settings.micro_rows or -(-settings.batch_rows // ranks)
-    slots = rows * settings.rows.length * max(slots_per_token(m.objective) for m in settings.objective.members)
+    objectives = [member.objective for member in settings.objective.members]
+    slots = rows * settings.rows.length * max(o.masks * slots_per_token(o) for o in objectives)
     per_layer = 10 * config.width + 2 * config.ff_width
     is_fused = config.positions in ("absolute", "rotary")
     scores = config.num_heads * settings.rows.length * (0 if is_fused else 3)
-    predicted = max(predicted_share(m.objective) for m in settings.objective.members)
+    predicted = max(predicted_share(objective) for objective in objectives)
     return state + 4.0 * slots * (config.num_layers * (per_layer + scores) + 2 * predicted * config.vocab_size)

@@ -3,9 +3,11 @@
 A checkpoint is a folder `step-00001000` with the tensors and `loop.json` (step, data position, settings). It gets its
 name only when it is complete, so whatever has the name can be used. One rank, or copies on several, write one
 safetensors file; a model in shards is written by torch.distributed.checkpoint, each rank its part, and can be read by
-any number of ranks. Nothing but the latter's own index is ever unpickled.
+any number of ranks. Nothing but the latter's own index is ever unpickled. loop.json has the checksums of the other
+files: a run does not go on from damaged ones.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -24,7 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pmlm.errors import CheckpointError, RunError
-from pmlm.training.distributed import barrier
+from pmlm.training.distributed import barrier, from_main
 from pmlm.training.trainer import Trainer
 
 LOOP, TENSORS = "loop.json", "state.safetensors"
@@ -52,7 +54,7 @@ def save_state(folder: Path, trainer: Trainer, facts: dict[str, Any]) -> Path:
         elif ranks.is_main:
             save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, part / TENSORS)
         if ranks.is_main:
-            document = {"facts": facts, "loop": trainer.loop_state()}
+            document = {"facts": facts, "loop": trainer.loop_state(), "sha256": _checksums(part)}
             (part / LOOP).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
             _commit(part, target)
         barrier(ranks)
@@ -69,6 +71,25 @@ def _line(error: BaseException) -> str:
         error = next(iter(error.failures.values()))[0]
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """Of all files of a checkpoint but loop.json, which holds them."""
+    sums = {}
+    for path in sorted(folder.iterdir()):
+        if path.name != LOOP:
+            with path.open("rb") as handle:
+                sums[path.name] = hashlib.file_digest(handle, "sha256").hexdigest()
+    return sums
+
+
+def _damage(target: Path, expected: dict[str, str]) -> str | None:
+    """The name of a file that is not as it was written, or is missing."""
+    try:
+        found = _checksums(target)
+    except OSError as error:
+        return Path(error.filename).name
+    return next((name for name, value in expected.items() if found.get(name) != value), None)
 
 
 def _commit(part: Path, target: Path) -> None:
@@ -94,8 +115,15 @@ def load_state(target: Path, trainer: Trainer) -> dict[str, Any]:
     try:
         document = json.loads((target / LOOP).read_text(encoding="utf-8"))
         loop, facts = document["loop"], dict(document["facts"])
+        expected = dict(document.get("sha256", {}))  # older checkpoints have none
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{target} is no checkpoint of a run: {error!r}") from None
+    damaged = from_main(lambda: _damage(target, expected), trainer.ranks)
+    if damaged is not None:
+        raise CheckpointError(
+            f"{target / damaged} is damaged: its checksum is not the one in {LOOP}. "
+            f"Remove {target.name} to go on from the checkpoint before it."
+        )
     if (target / TENSORS).is_file():
         _load_safetensors(target / TENSORS, trainer)
     else:

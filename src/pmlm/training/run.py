@@ -147,7 +147,7 @@ class Run(RunLoop[Evaluation, LanguageModel]):
             "name": self.settings.name,
             "trained_on": ", ".join(s["name"] for s in self.corpus.manifest["recipe"]["sources"]),
             "objective": ", ".join(m.objective.kind for m in self.settings.objective.members),
-            "tokens_seen": self.job.tokens(),
+            "tokens_seen": self.trainer.job.tokens(),
             "steps": self.trainer.step,
             **self.origin,
             "heldout_bits_per_byte": round(measured.headline, 4),

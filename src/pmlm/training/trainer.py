@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pmlm.errors import TrainingDiverged
 from pmlm.runtime import stream_seed
+from pmlm.training.ahead import Ahead
 from pmlm.training.distributed import Ranks, gradient_sync, most_over_ranks, sum_over_ranks, whole
 from pmlm.training.job import Job, Task
 from pmlm.training.optim import OptimSettings, build_optimizer, lr_scale, set_lr
@@ -52,10 +53,11 @@ class Trainer:
         autocast: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> None:
-        self.model, self.job, self.settings, self.num_steps = model, job, settings, num_steps
+        self.model, self.settings, self.num_steps = model, settings, num_steps
         self.seed = seed
         self.ranks = ranks or Ranks()
         self.device = device or torch.device("cpu")
+        self.job: Job = job if self.device.type == "cpu" else Ahead(job)  # a CPU has its hands full
         self.autocast = autocast
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=autocast == torch.float16)
         self.core: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
