@@ -34,6 +34,7 @@ OPTIONAL = {
     "given_prob",
     "order",
     "masking",
+    "masks",
     "visibility",
     "ratio",
     "low",
@@ -44,9 +45,19 @@ OPTIONAL = {
 }
 
 
-def test_the_papers_five_models_exist_at_three_scales() -> None:
+def test_the_papers_five_models_exist_at_three_scales_and_one_for_both_visibilities_at_two() -> None:
     models = ("u-pmlm-a", "u-pmlm-r", "bert", "gpt", "xlnet")
     assert set(PRESETS) >= {f"{scale}-{model}" for scale in ("paper", "laptop", "tiny") for model in models}
+    for name in ("laptop-both", "tiny-both"):
+        assert load_settings(name, []).objective.trained_visibilities() == ("order-causal", "bidirectional")
+
+
+def test_laptop_presets_differ_in_model_and_objective_alone() -> None:
+    """What is compared is the objective and the positions; all else is the recipe search's."""
+    laptops = [replace(load_settings(name, []), name="", about="") for name in PRESETS if name.startswith("laptop-")]
+    plain = {replace(s, model=laptops[0].model, objective=laptops[0].objective) for s in laptops}
+    assert len(plain) == 1
+    assert len({replace(s.model, positions="rotary", head="bert") for s in laptops}) == 1
 
 
 def missing(cls: Any, data: dict[str, Any], where: str = "") -> list[str]:
