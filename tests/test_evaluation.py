@@ -53,6 +53,15 @@ def test_the_bound_is_near_the_random_order_average() -> None:
     assert sum(bounds) / 40 == pytest.approx(mean, rel=0.02)
 
 
+def test_the_bounds_of_parts_add_up_to_that_of_the_whole() -> None:
+    whole = SCORER.bound(ROWS)
+    parts = [SCORER.bound(ROWS, mine=slice(rank, None, 3)) for rank in range(3)]
+    assert sum(part.nll for part in parts) == pytest.approx(whole.nll, rel=1e-5)
+    assert sum(part.num_bytes for part in parts) == whole.num_bytes
+    alone = SCORER.bound(ROWS[::3])
+    assert alone.nll != pytest.approx(parts[0].nll, rel=1e-5)  # drawn among fewer: other counts
+
+
 def test_figures_do_not_depend_on_the_memory_bound() -> None:
     small = Scorer(RANDOM.model, TOKENIZER, "order-causal", seed=1, max_slots=64)
     large = Scorer(RANDOM.model, TOKENIZER, "order-causal", seed=1)

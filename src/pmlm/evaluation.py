@@ -98,16 +98,22 @@ class Scorer:
         check_order(order, self.visibility)
         return self._by_chunk(rows, lambda part, at: self._order_nll(part, at + first, order), progress)
 
-    def bound(self, rows: Sequence[Row], progress: Callable[[int], None] = silent) -> Figure:
-        """The order-averaged NLL, estimated without bias with counts stratified over all rows."""
+    def bound(
+        self, rows: Sequence[Row], progress: Callable[[int], None] = silent, *, mine: slice = slice(None)
+    ) -> Figure:
+        """The order-averaged NLL, estimated without bias with counts stratified over all rows.
+
+        `mine`: of some rows alone, as they would be drawn among all; the figures of parts add up to that of the whole.
+        """
         length = max(len(row.ids) for row in rows)
+        own, number_O = rows[mine], torch.arange(len(rows))[mine]
 
         def nll(part: Sequence[Row], at: Tensor) -> Tensor:
-            random = RowRandom(stream_seed(self.seed, "bound"), 0, at, len(rows))
+            random = RowRandom(stream_seed(self.seed, "bound"), 0, number_O[at], len(rows))
             batch = row_batch(part, self.tokenizer, length)
             return bound_nll(self.model, batch, self.visibility, random, max_slots=self.max_slots)
 
-        return sum_figures(rows, self._by_chunk(rows, nll, progress, chunk=1024))  # each chunk draws for all rows
+        return sum_figures(own, self._by_chunk(own, nll, progress, chunk=1024))  # each chunk draws for all rows
 
     def importance_weighted(
         self, rows: Sequence[Row], num_orders: int, progress: Callable[[int], None] = silent

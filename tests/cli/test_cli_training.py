@@ -67,6 +67,10 @@ def test_from_text_to_a_model_that_writes(capsys: Capture, text: Path, tmp_path:
         assert (tmp_path / name).stat().st_size > 5000
     assert "png or .svg" in refused(capsys, "plot", str(folder), "-o", str(tmp_path / "x.gif"))
     assert "no run" in refused(capsys, "plot", str(tmp_path))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert "not the log of a training run" in refused(capsys, "plot", str(tmp_path))
+    (tmp_path / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
+    assert "holds no steps" in refused(capsys, "plot", str(tmp_path))
 
 
 def test_plans_are_printed_without_data(capsys: Capture) -> None:
@@ -131,6 +135,11 @@ def test_the_size_of_a_vocabulary_is_part_of_the_corpus(capsys: Capture, text: P
         (["train", "tiny-bert", "--plan", "--tflops", "0"], "--tflops must be positive"),
         (["train", "tiny-bert", "-d", "x", "--threads", "0"], "--threads"),
         (["bench", "train", "--rounds", "0"], "--rounds"),
+        (["bench", "train", "--width", "0"], "width must be at least 1, got 0"),
+        (["bench", "train", "--rows", "0"], "rows"),
+        (["bench", "train", "--vocab-size", "3"], "vocab_size must be at least 8, got 3"),
+        (["bench", "train", "--dropout", "7"], "dropout"),
+        (["bench", "train", "--heads", "3"], "cannot be shared by 3 heads"),
         (["train", "tiny-bert", "-d", "tests"], "no prepared corpus"),
         (["train", "tiny-bert", "--set", "x"], "not of the form"),
         (["train", "tiny-bert", "--set", "model.widht=3"], "Did you mean 'width'"),
@@ -138,6 +147,8 @@ def test_the_size_of_a_vocabulary_is_part_of_the_corpus(capsys: Capture, text: P
         (["prepare", "nowhere.txt", "-o", "x"], "cannot read"),
         (["prepare", "pyproject.toml", "-o", "x", "--heldout", "2"], "heldout"),
         (["prepare", "pyproject.toml", "-o", "x", "--processes", "0"], "--processes"),
+        (["prepare", "pyproject.toml", "-o", "x", "--vocab-size", "0"], "vocab_size must be at least 1, got 0"),
+        (["prepare", "pyproject.toml", "-o", "x", "--min-chars", "-5"], "min_chars must not be negative"),
         (["prepare", "pyproject.toml", "-o", "x", "-t", "tests"], "no tokenizer"),
     ],
 )
@@ -167,14 +178,17 @@ def test_an_interrupt_saves_and_exits_130_and_the_run_goes_on(corpus: Corpus, tm
         "--set",
         "model.max_length=32",
     ]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     while not (folder / "metrics.jsonl").is_file():
         time.sleep(0.1)
     time.sleep(1)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    said = process.communicate(timeout=60)[1].splitlines()
+    assert process.returncode == 130
     (saved,) = (folder / "checkpoints").glob("step-*")
     steps = int(saved.name.removeprefix("step-"))
+    assert f"stopped at step {steps} of 100000 and saved; the same command goes on from there" in said[-2]
+    assert said[-1] == "interrupted"
     assert steps == len((folder / "metrics.jsonl").read_text().splitlines())
     assert (
         run(
@@ -227,7 +241,8 @@ def test_a_peak_measured_while_something_else_ran_is_measured_again(monkeypatch:
 
     speed = Speed(Fake())  # type: ignore[arg-type]
     said = [speed.update(StepReport(n, 2.0, (2.0,), 1.0, 0.1, 30 * n, 1.0)) for n in range(1, 5)]  # 30 tokens a second
-    assert [line.split()[2] for line in said] == ["0%", "300%", "75%", "75%"]
+    assert said[0] == ""  # one step says nothing of speed
+    assert [line.split()[2] for line in said[1:]] == ["300%", "75%", "75%"]
     speed.per_token = 100.0  # more than any peak: not asked for ever
     for n in range(5, 20):
         speed.update(StepReport(n, 2.0, (2.0,), 1.0, 0.1, 30 * n, 1.0))

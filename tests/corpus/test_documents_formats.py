@@ -42,6 +42,45 @@ def test_json_lines(tmp_path: Path) -> None:
     assert [d.text for d in iter_documents(path, field="body")] == ["b"]
 
 
+def test_json_lines_are_known_by_their_beginning_too(tmp_path: Path) -> None:
+    """WikiExtractor --json calls its files wiki_00."""
+    lines = [json.dumps({"id": str(i), "url": "u", "title": "T", "text": f"Text {i}."}) for i in (4, 5)]
+    path = tmp_path / "wiki_00"
+    path.write_text("\n".join(lines) + "\n")
+    assert list(iter_documents(path)) == [Document("Text 4.", "4"), Document("Text 5.", "5")]
+    path.write_text('{"body": "no such field"}\n{a line of prose}\n')
+    assert [d.text for d in iter_documents(path)] == ['{"body": "no such field"}', "{a line of prose}"]
+
+
+def test_members_of_a_tar_that_carry_ids_are_not_one_document_each(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, text in (("AA/wiki_00", WIKI), ("b.jsonl", '{"text": "One."}\n{"text": "Two.", "id": 9}\n')):
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
+    found = list(iter_documents(tmp_path / "a.tar"))
+    assert [d.id for d in found] == ["12", "13", "b.jsonl#0", "9"]
+    assert [d.text for d in found][1:] == ["Dogs\n\nBig.", "One.", "Two."]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.xz", "a.tar.xz"])
+def test_the_meter_comes_to_the_size_of_the_file(tmp_path: Path, name: str) -> None:
+    raw = "".join(f"Line {i * i}.\n" for i in range(5000)).encode()
+    path = tmp_path / name
+    if "tar" in name:
+        with tarfile.open(path, "w:xz") as archive:
+            for i in range(3):
+                info = tarfile.TarInfo(str(i))
+                info.size = len(raw)
+                archive.addfile(info, io.BytesIO(raw))
+    else:
+        path.write_bytes(lzma.compress(raw) if name.endswith("xz") else raw)
+    heard: list[int] = []
+    assert len(list(iter_documents(path, meter=heard.append))) == (3 if "tar" in name else 5000)
+    assert heard == sorted(heard)
+    assert heard[-1] == path.stat().st_size
+
+
 @pytest.mark.parametrize("mode", ["w", "w:xz"])
 def test_tar_members_are_documents(tmp_path: Path, mode: str) -> None:
     path = tmp_path / ("b.tar" if mode == "w" else "b.tar.xz")

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from pmlm.corpus import prepare as module
 from pmlm.corpus.documents import Document
 from pmlm.corpus.prepare import PrepareSettings, grams, overlap, prepare, read_ids, split_of
 from pmlm.corpus.shards import open_corpus
-from pmlm.errors import DataError
+from pmlm.errors import ConfigError, DataError, RunError
 from pmlm.tokenizer import train_tokenizer, wordpiece_from_vocab
 
 TOKENIZER = train_tokenizer(STORIES, vocab_size=400)
@@ -51,13 +53,45 @@ def test_every_document_is_on_one_side_and_comes_back(source: Path, tmp_path: Pa
     assert sum(s.num_bytes for s in corpus.shards) == sum(len(t.encode()) for t in TEXTS)
 
 
+def test_progress_counts_up_to_all_of_it(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHUNK", 20)
+    heard: list[tuple[int, int, float]] = []
+    other = tmp_path / "more.txt"
+    other.write_text("A text that stands in a file of its own, and is long enough.\n")
+    manifest = prepare([source, other], tmp_path / "c", TOKENIZER, settings(), progress=lambda *now: heard.append(now))
+    assert sum(documents for documents, _, _ in heard) == manifest["documents_read"] == 202
+    assert sum(tokens for _, tokens, _ in heard) == sum(shard["tokens"] for shard in manifest["shards"])
+    shares = [share for _, _, share in heard]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_a_process_that_is_killed_ends_the_work_with_one_line(source: Path, tmp_path: Path) -> None:
+    class Deadly(PrepareSettings):
+        """Read by the process that starts: it ends there as if killed."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os._exit, (9,)
+
+    deadly = Deadly(heldout=0.2, part_tokens=1000)
+    with pytest.raises(RunError, match="a process that encodes text has died"):
+        prepare([source], tmp_path / "c", TOKENIZER, deadly, processes=2)
+    assert prepare([source], tmp_path / "c", TOKENIZER, settings())["documents_read"] == 201
+
+
+@pytest.mark.parametrize("bad", [{"min_chars": -5}, {"vocab_size": 0}, {"part_tokens": 0}, {"heldout": 1.0}])
+def test_settings_that_cannot_be_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        settings(**bad)
+
+
 def test_processes_and_restarts_change_no_byte(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare([source], tmp_path / "one", TOKENIZER, settings())
     prepare([source], tmp_path / "two", TOKENIZER, settings(), processes=2)
     assert files(tmp_path / "one") == files(tmp_path / "two")
     seen = []
 
-    def interrupt(documents: int, tokens: int) -> None:
+    def interrupt(documents: int, tokens: int, share: float) -> None:
         seen.append(documents)
         if len(seen) == 2:
             raise KeyboardInterrupt

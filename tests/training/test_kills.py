@@ -18,7 +18,7 @@ from pmlm.training.resume import step_folders
 HERE = Path(__file__).parent
 SETTINGS = {
     "num_steps": 120,
-    "evaluation": {"every": 0},
+    "evaluation": {"every": 7},
     "saving": {"every": 2, "keep": 2},
     "optim": {"kind": "muon", "ema": 0.9},
 }
@@ -30,6 +30,19 @@ def start(corpus: Corpus, folder: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(HERE / "worker.py"), str(corpus.folder), str(folder), json.dumps(SETTINGS)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+def wait_for_a_moment(
+    process: subprocess.Popen[bytes], folder: Path, lines_before: int, rng: random.Random, *, early: bool
+) -> bool:
+    """Some time while the process starts, or some time after it has logged something; False where it has ended."""
+    if early:
+        time.sleep(rng.uniform(0, 4))
+        return process.poll() is None
+    if not wait_for_progress(process, folder, lines_before):
+        return False
+    time.sleep(rng.uniform(0, 0.12))
+    return True
 
 
 def wait_for_progress(process: subprocess.Popen[bytes], folder: Path, lines_before: int) -> bool:
@@ -50,9 +63,8 @@ def test_twenty_kills_lose_no_run_and_change_no_bit(corpus: Corpus, tmp_path: Pa
         metrics = folder / "metrics.jsonl"
         before = len(metrics.read_bytes().splitlines()) if metrics.is_file() else 0
         process = start(corpus, folder)
-        if not wait_for_progress(process, folder, before):
+        if not wait_for_a_moment(process, folder, before, rng, early=kills % 4 == 0):
             break
-        time.sleep(rng.uniform(0, 0.12))
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             kills += 1

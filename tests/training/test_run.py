@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import Backend
+from torch.distributed import Backend, DistBackendError
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.distributed_c10d import BackendConfig
 from training_helpers import make_settings
@@ -22,7 +22,7 @@ from pmlm.keeping import alone_in
 from pmlm.lm import LM
 from pmlm.training import resume as resume_module
 from pmlm.training.ahead import Ahead
-from pmlm.training.distributed import Ranks, backends, own_device
+from pmlm.training.distributed import Ranks, backends, naming_lost_ranks, own_device
 from pmlm.training.job import Job
 from pmlm.training.resume import step_folders
 from pmlm.training.run import Evaluation, Event, Run, with_tokens
@@ -51,8 +51,8 @@ def test_loading_costs_under_two_percent_of_a_step_of_laptop_size(corpus: Corpus
     list(run.trainer.run())
     step = (time.process_time() - began) / 2
     began = time.process_time()
-    for _ in range(50):
-        run.job.stream.build(run.job.stream.take(16))
+    for number in range(50):
+        run.job.tasks(number, Ranks())  # rows, and what is hidden in them
     assert (time.process_time() - began) / 50 < 0.02 * step
 
 
@@ -406,6 +406,20 @@ def test_a_checkpoint_whose_bytes_changed_is_refused_by_name(corpus: Corpus, fol
     assert make_run(corpus, folder, num_steps=6).resume() == 2
 
 
+def test_a_run_knows_its_settings_without_their_file(corpus: Corpus, folder: Path) -> None:
+    list(make_run(corpus, folder, num_steps=2).events())
+    (folder / "settings.json").unlink()
+    with pytest.raises(ConfigError, match="other settings \\(optim\\)"):
+        make_run(corpus, folder, num_steps=4, optim={"lr": 0.5}).resume()
+    assert make_run(corpus, folder, num_steps=4).resume() == 2
+
+
+def test_a_run_cannot_end_before_it_is(corpus: Corpus, folder: Path) -> None:
+    list(make_run(corpus, folder, num_steps=4).events())
+    with pytest.raises(ConfigError, match="is at step 4 already: it cannot end at 3"):
+        make_run(corpus, folder, num_steps=3).resume()
+
+
 def test_other_settings_and_damaged_state_are_refused(corpus: Corpus, folder: Path) -> None:
     list(make_run(corpus, folder, num_steps=2).events())
     with pytest.raises(ConfigError, match="other settings \\(optim\\)"):
@@ -416,6 +430,17 @@ def test_other_settings_and_damaged_state_are_refused(corpus: Corpus, folder: Pa
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(CheckpointError, match="damaged"):
         make_run(corpus, folder, num_steps=2).resume()
+
+
+def test_a_rank_that_is_lost_is_one_line_and_other_errors_are_not_touched() -> None:
+    lost = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer\nmore")
+    line = r"^rank 3 lost touch with another rank.*closed by peer\. The same command"
+    with pytest.raises(RunError, match=line), naming_lost_ranks(Ranks(3, 4)):
+        raise lost
+    with pytest.raises(RunError, match="rank 0 lost touch"), naming_lost_ranks(Ranks(0, 2)):
+        raise DistBackendError("timeout")
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), naming_lost_ranks(Ranks(0, 2)):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
 
 def test_tokens_become_steps() -> None:

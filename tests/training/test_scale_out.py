@@ -38,7 +38,7 @@ def test_two_ranks_give_the_curve_of_one(corpus: Corpus, tmp_path: Path, how: st
     one = launch(0, corpus, tmp_path / "one")
     two = launch(2, corpus, tmp_path / "two", parallel=how, micro_rows=3)
     assert two["losses"] == pytest.approx(one["losses"], rel=2e-4)
-    assert two["figures"] == pytest.approx(one["figures"], rel=2e-2)  # counts are stratified per rank
+    assert two["figures"] == pytest.approx(one["figures"], rel=2e-4)
 
 
 def test_lamb_runs_on_shards(corpus: Corpus, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """Curves of training runs, drawn from their metrics.jsonl."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pmlm.bench.plots import open_plot
 from pmlm.errors import DataError
-from pmlm.training.loop import read_metrics
+from pmlm.training.loop import METRICS, read_metrics
 
 
 @dataclass(frozen=True)
@@ -21,17 +23,26 @@ def read_curves(run: Path) -> Curves:
     tokens: list[int] = []
     loss: list[float] = []
     heldout: dict[str, list[tuple[int, float]]] = {}
-    for record in read_metrics(run):
-        if record["kind"] == "step":
-            tokens.append(record["tokens"])
-            loss.append(record["loss"])
-        elif record["kind"] == "evaluation":
-            for visibility, figures in record.get("bits_per_byte", {}).items():
-                longest = max(figures, key=int)
-                heldout.setdefault(visibility, []).append((tokens[-1] if tokens else 0, figures[longest]))
+    try:
+        for record in read_metrics(run):
+            if record["kind"] == "step":
+                tokens.append(int(record["tokens"]))
+                loss.append(float(record["loss"]))
+            elif record["kind"] == "evaluation":
+                for visibility, figures in record.get("bits_per_byte", {}).items():
+                    longest = max(figures, key=int)
+                    heldout.setdefault(visibility, []).append((tokens[-1] if tokens else 0, figures[longest]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{run / METRICS} is not the log of a training run: {error!r}") from None
     if not tokens:
         raise DataError(f"{run} holds no steps yet")
     return Curves(run.name, tokens, loss, heldout)
+
+
+def read_all(runs: Sequence[Path]) -> list[Curves]:
+    """The curves of several runs; those in folders of one name are called by their whole paths."""
+    names = Counter(run.name for run in runs)
+    return [replace(read_curves(run), name=str(run) if names[run.name] > 1 else run.name) for run in runs]
 
 
 def smooth(values: list[float], window: int) -> list[float]:

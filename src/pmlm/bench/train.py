@@ -40,6 +40,18 @@ class BenchSettings:
     """Counted steps of each contender per round."""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "width", "num_heads", "rows", "rounds", "steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, fewest in (("length", 2), ("vocab_size", 8)):
+            if getattr(self, name) < fewest:
+                raise ConfigError(f"{name} must be at least {fewest}, got {getattr(self, name)}")
+        if self.width % self.num_heads:
+            raise ConfigError(f"width {self.width} cannot be shared by {self.num_heads} heads")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be in [0, 1), got {self.dropout}")
+
 
 class _RandomJob:
     """The same random rows at each step, masked anew."""

@@ -34,6 +34,7 @@ from pmlm.cli import (
 )
 from pmlm.errors import PmlmError
 
+_INTERRUPTED = 130
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]  # click's own
 
 app = typer.Typer(
@@ -86,7 +87,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         message = error.format_message().rstrip(".")
         return _say(f"pmlm: {message}. Try --help.", 2) if message else 2
     except (typer.Abort, KeyboardInterrupt):
-        return _say("interrupted", 130)
+        return _say("interrupted", _INTERRUPTED)
     except PmlmError as error:
         return _say(f"{type(error).__name__}: {' '.join(str(error).split())}", error.exit_code)
     except BrokenPipeError:
@@ -99,6 +100,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if error.filename is None:
             raise
         return _say(f"cannot use {error.filename}: {error.strerror}", 1)
+    if result == _INTERRUPTED:  # typer has seen a Ctrl-C before us
+        return _say("interrupted", _INTERRUPTED)
     return result if isinstance(result, int) else 0
 
 

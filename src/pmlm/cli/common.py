@@ -131,22 +131,23 @@ def progress_bar(title: str, total: int, *, quiet: bool) -> Iterator[Advance]:
 
 
 @contextmanager
-def counter(first: str, second: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Two running counts on stderr where that is a terminal, and nothing elsewhere."""
+def reading_bar(first: str, second: str, *, quiet: bool) -> Iterator[Callable[[int, int, float], None]]:
+    """A bar for the share of what is read, with two running counts; on a terminal's stderr, and nothing elsewhere."""
     if quiet or not sys.stderr.isatty():
-        yield lambda _first, _second: None
+        yield lambda _first, _second, _share: None
         return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    text = f"{{task.completed:,.0f}} {first}  {{task.fields[other]:,}} {second}"
-    columns = (SpinnerColumn(), TextColumn(text), TimeElapsedColumn())
+    text = f"{{task.fields[one]:,}} {first}  {{task.fields[two]:,}} {second}"
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn(text), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, other=0)
-        total = [0]
+        task = bar.add_task("", total=1.0, one=0, two=0)
+        counts = [0, 0]
 
-        def advance(one: int, two: int) -> None:
-            total[0] += two
-            bar.update(task, advance=one, other=total[0])
+        def advance(one: int, two: int, share: float) -> None:
+            counts[0] += one
+            counts[1] += two
+            bar.update(task, completed=share, one=counts[0], two=counts[1])
 
         yield advance

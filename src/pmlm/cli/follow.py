@@ -28,6 +28,9 @@ def follow(
                 last |= event.record()
             show(event)
             write(event)
+    if shown and not run.has_ended:
+        where = f"stopped at step {last['step']} of {run.pace.num_steps} and saved"
+        print(f"{run.name}: {where}; the same command goes on from there", file=sys.stderr, flush=True)
     return last
 
 

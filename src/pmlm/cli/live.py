@@ -37,7 +37,9 @@ class Speed:
     def update(self, report: StepReport) -> str:
         self.recent.append((report.tokens, report.seconds))
         seconds = sum(s for _, s in list(self.recent)[1:])
-        rate = (self.recent[-1][0] - self.recent[0][0]) / seconds if seconds else 0.0
+        if not seconds:
+            return ""  # nothing to compare the first step with
+        rate = (self.recent[-1][0] - self.recent[0][0]) / seconds
         if rate * self.per_token > self.peak and self.measured < MOST_PEAKS:  # something else ran when it was measured
             self._measure()
         return f"{rate:,.0f} tokens/s  {rate * self.per_token / self.peak:.0%} of matmul peak"

@@ -13,7 +13,7 @@ def plot(
     out: Annotated[Path, typer.Option("--out", "-o", help="The picture, .png or .svg.")] = Path("curves.png"),
 ) -> None:
     """Draw training loss and held-out bits per byte of several RUNS against tokens."""
-    from pmlm.bench.curves import draw_curves, read_curves
+    from pmlm.bench.curves import draw_curves, read_all
 
-    draw_curves([read_curves(run) for run in runs], out)
+    draw_curves(read_all(runs), out)
     print(out)

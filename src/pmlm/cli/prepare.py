@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pmlm.cli.common import JsonOption, QuietOption, counter, print_json, talk
+from pmlm.cli.common import JsonOption, QuietOption, print_json, reading_bar, talk
 from pmlm.errors import ConfigError
 
 
@@ -61,7 +61,8 @@ def prepare(
     if tokenizer is not None and vocab_size is not None:
         raise ConfigError("--vocab-size is for a vocabulary that is learnt: leave it out, or --tokenizer")
     before = asked_vocab_size(out)
-    size = None if tokenizer is not None else vocab_size or before or VOCAB_SIZE
+    asked = before or VOCAB_SIZE if vocab_size is None else vocab_size
+    size = None if tokenizer is not None else asked
     settings = PrepareSettings(
         split=check_split(split), field=field, heldout=heldout, min_chars=min_chars, max_overlap=max_overlap,
         vocab_size=size,
@@ -77,7 +78,10 @@ def prepare(
         talk(f"learning a vocabulary of {size} pieces …", quiet=quiet)
         texts = (d.text for path in files for d in iter_documents(path, settings.split, settings.field))
         vocabulary = train_on_sample(texts, vocab_size=size)
-    with counter("documents", "tokens", quiet=quiet) as advance:
+        if vocabulary.vocab_size < size:
+            few = f"the text gives {vocabulary.vocab_size} pieces alone, {size} were asked for"
+            talk(few, quiet=quiet, logged=True)
+    with reading_bar("documents", "tokens", quiet=quiet) as advance:
         manifest = run_prepare(
             files,
             out,

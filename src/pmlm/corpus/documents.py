@@ -5,6 +5,7 @@ WikiExtractor output, JSON lines, and tar archives of such files; each also as .
 name and its beginning; `split` overrides it.
 """
 
+import contextlib
 import io
 import itertools
 import json
@@ -23,6 +24,7 @@ Split = Literal["auto", "lines", "blocks", "documents", "whole", "wikitext", "wi
 SPLITS: tuple[str, ...] = get_args(Split)
 SEPARATOR = "<|endoftext|>"
 _PEEK_LINES = 2000
+_METER_LINES = 256
 _WIKI_OPEN = re.compile(r'<doc id="([^"]*)"[^>]*>\s*$')
 _WIKITEXT_TITLE = re.compile(r"^ ?= [^=].* = *$")
 
@@ -31,6 +33,13 @@ _WIKITEXT_TITLE = re.compile(r"^ ?= [^=].* = *$")
 class Document:
     text: str
     id: str | None = None
+
+
+Meter = Callable[[int], None]
+
+
+def _unheard(_bytes: int) -> None:
+    pass
 
 
 def check_split(name: str) -> Split:
@@ -53,30 +62,36 @@ def read_documents(path: Path, split: Split = "auto") -> list[str]:
     return documents
 
 
-def iter_documents(path: Path, split: Split = "auto", field: str = "text") -> Iterator[Document]:
+def iter_documents(
+    path: Path, split: Split = "auto", field: str = "text", meter: Meter = _unheard
+) -> Iterator[Document]:
     """The documents of a file without surrounding white space, empty ones left out.
 
     `documents` are separated by <|endoftext|>, `blocks` by blank lines, `lines` by line ends; `wikitext` starts one at
     each top-level title; `wikiextractor` and `jsonl` (with the text under `field`) carry ids. Members of a tar are
-    documents on their own unless `split` says otherwise.
+    documents on their own unless `split` or their beginning says otherwise (WikiExtractor, JSON lines). `meter` hears
+    how many bytes of the file have been read.
     """
     if ".tar" in path.suffixes[-2:]:
-        yield from _tar_documents(path, split, field)
+        yield from _tar_documents(path, split, field, meter)
         return
-    lines = _lines(path)
+    lines = _lines(path, meter)
     head = list(itertools.islice(lines, _PEEK_LINES))
-    kind = _guess(path, head) if split == "auto" else split
+    kind = _guess(path, head, field) if split == "auto" else split
     for document in _split_lines(itertools.chain(head, lines), kind, field, path):
         text = document.text.strip()
         if text:
             yield Document(text, document.id)
 
 
-def _lines(path: Path) -> Iterator[str]:
-    opener = lzma.open if path.suffix == ".xz" else open
+def _lines(path: Path, meter: Meter = _unheard) -> Iterator[str]:
     try:
-        with opener(path, "rb") as handle:
-            yield from _decoded(handle, path)
+        with path.open("rb") as raw, lzma.open(raw) if path.suffix == ".xz" else contextlib.nullcontext(raw) as handle:
+            for number, line in enumerate(_decoded(handle, path)):
+                if number % _METER_LINES == 0:
+                    meter(raw.tell())
+                yield line
+            meter(raw.tell())
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     except (lzma.LZMAError, EOFError) as error:
@@ -94,17 +109,29 @@ def _decoded(handle: Iterable[bytes], path: Path) -> Iterator[str]:
         yield line.removesuffix("\r\n") + "\n" if line.endswith("\r\n") else line
 
 
-def _guess(path: Path, head: list[str]) -> Split:
+def _guess(path: Path, head: list[str], field: str) -> Split:
     text = "".join(head)
-    if ".jsonl" in path.suffixes[-2:]:
-        return "jsonl"
-    if _WIKI_OPEN.match(head[0] if head else ""):
-        return "wikiextractor"
+    if records := _guess_records(path, head, field):
+        return records
     if SEPARATOR in text:
         return "documents"
     if any(_WIKITEXT_TITLE.match(line) for line in head[:3]):
         return "wikitext"
     return "blocks" if re.search(r"\S\n\s*\n\s*\S", text) else "lines"
+
+
+def _guess_records(path: Path, head: list[str], field: str) -> Split | None:
+    """Files whose documents carry ids, by their name or their first line."""
+    first = head[0] if head else ""
+    if ".jsonl" in path.suffixes[-2:]:
+        return "jsonl"
+    if _WIKI_OPEN.match(first):
+        return "wikiextractor"
+    with contextlib.suppress(ValueError, RecursionError):
+        record = json.loads(first) if first.startswith("{") else None
+        if isinstance(record, dict) and isinstance(record.get(field), str):
+            return "jsonl"  # as WikiExtractor --json writes it
+    return None
 
 
 def _split_lines(lines: Iterable[str], kind: Split, field: str, path: Path) -> Iterator[Document]:
@@ -193,17 +220,20 @@ class _Member(tarfile.TarInfo):
             raise
 
 
-def _tar_documents(path: Path, split: Split, field: str) -> Iterator[Document]:
+def _tar_documents(path: Path, split: Split, field: str, meter: Meter) -> Iterator[Document]:
     try:
         member_kind = type("_MemberOfOne", (_Member,), {})
-        with tarfile.open(path, tarinfo=member_kind) as archive:
+        with path.open("rb") as raw, tarfile.open(fileobj=raw, tarinfo=member_kind) as archive:
             for member in archive:
+                meter(raw.tell())
                 handle: IO[bytes] | None = archive.extractfile(member) if member.isfile() else None
                 if handle is None:
                     continue
                 inside = Path(member.name)
                 lines = _decoded(io.BytesIO(handle.read()), inside)
-                kind: Split = "whole" if split == "auto" else split
+                head = list(itertools.islice(lines, 1))
+                lines = itertools.chain(head, lines)
+                kind: Split = (_guess_records(inside, head, field) or "whole") if split == "auto" else split
                 for i, document in enumerate(_split_lines(lines, kind, field, inside)):
                     text = document.text.strip()
                     if text:

@@ -9,7 +9,11 @@ import hashlib
 import itertools
 import json
 import multiprocessing
+import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +34,7 @@ from pmlm.corpus.shards import (
     write_json,
     write_shard,
 )
-from pmlm.errors import ConfigError, DataError
+from pmlm.errors import ConfigError, DataError, RunError
 from pmlm.tokenizer import Tokenizer, load_tokenizer
 
 PARTIAL = "manifest.partial.json"
@@ -62,6 +66,10 @@ class PrepareSettings:
             raise ConfigError(f"max_overlap must be in [0, 1], got {self.max_overlap}")
         if self.part_tokens < 1:
             raise ConfigError(f"part_tokens must be at least 1, got {self.part_tokens}")
+        if self.min_chars < 0:
+            raise ConfigError(f"min_chars must not be negative, got {self.min_chars}")
+        if self.vocab_size is not None and self.vocab_size < 1:
+            raise ConfigError(f"vocab_size must be at least 1, got {self.vocab_size}")
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,7 @@ _worker: _Worker | None = None
 
 def _start_worker(*arguments: Any) -> None:
     global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     _worker = _Worker(*arguments)
 
 
@@ -161,9 +170,12 @@ def prepare(
     drop_ids: Iterable[str] = (),
     protect: Iterable[str] = (),
     processes: int = 1,
-    progress: Callable[[int, int], None] = lambda _documents, _tokens: None,
+    progress: Callable[[int, int, float], None] = lambda _documents, _tokens, _share: None,
 ) -> dict[str, Any]:
-    """Write the corpus folder and return its manifest. `progress` hears of documents and tokens done."""
+    """Write the corpus folder and return its manifest.
+
+    `progress` hears how many documents and tokens were done since it last heard, and what share of the files is read.
+    """
     dropped = frozenset(drop_ids)
     protected = frozenset(itertools.chain.from_iterable(grams(text) for text in protect))
     recipe = _recipe(sources, tokenizer, settings, dropped, protected)
@@ -172,20 +184,37 @@ def prepare(
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(out)
     state = _load_state(out, recipe)
-    documents = itertools.islice(_all_documents(sources, settings), state["documents_read"], None)
-    chunks = _chunks(documents, _CHUNK)
+    reading = _Reading(sources, settings)
+    chunks = _chunks(itertools.islice(reading, state["documents_read"], None), _CHUNK)
     arguments = (out, settings, dropped, protected)
     writer = _PartWriter(out, recipe, state, token_dtype(tokenizer.vocab_size), settings.part_tokens)
-    if processes > 1:
-        with multiprocessing.get_context("spawn").Pool(processes, _start_worker, arguments) as pool:
-            for batch in pool.imap(_work, chunks):
-                progress(len(batch), writer.add(batch))
-    else:
-        worker = _Worker(*arguments)
-        for chunk in chunks:
-            batch = worker.encode(chunk)
-            progress(len(batch), writer.add(batch))
+    batches = _encoded_by(processes, chunks, arguments) if processes > 1 else map(_Worker(*arguments).encode, chunks)
+    for batch in batches:
+        progress(len(batch), writer.add(batch), reading.share)
     return writer.finish()
+
+
+def _encoded_by(
+    processes: int, chunks: Iterator[list[Document]], arguments: tuple[Any, ...]
+) -> Iterator[list[Encoded]]:
+    """The chunks' results in their order; a few more than the processes are at are read ahead."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, context, initializer=_start_worker, initargs=arguments)
+    pending: deque[Future[list[Encoded]]] = deque()
+    try:
+        for chunk in chunks:
+            pending.append(pool.submit(_work, chunk))
+            if len(pending) > 4 * processes:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenProcessPool:
+        raise RunError(
+            "a process that encodes text has died (killed, or out of memory): start the same command again, with fewer "
+            "--processes if need be. Finished parts are kept."
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class _PartWriter:
@@ -326,9 +355,25 @@ def _load_state(out: Path, recipe: dict[str, Any]) -> dict[str, Any]:
     return dict(saved["state"])
 
 
-def _all_documents(sources: list[Path], settings: PrepareSettings) -> Iterator[Document]:
-    for path in sources:
-        yield from iter_documents(path, settings.split, settings.field)
+class _Reading:
+    """The documents of all files, one after another, and what share of the files has been read."""
+
+    def __init__(self, sources: list[Path], settings: PrepareSettings) -> None:
+        self.sources, self.settings = sources, settings
+        self.total = max(1, sum(path.stat().st_size for path in sources))
+        self.before, self.here = 0, 0
+
+    @property
+    def share(self) -> float:
+        return min(1.0, (self.before + self.here) / self.total)
+
+    def __iter__(self) -> Iterator[Document]:
+        for path in self.sources:
+            yield from iter_documents(path, self.settings.split, self.settings.field, self._meter)
+            self.before, self.here = self.before + path.stat().st_size, 0
+
+    def _meter(self, read: int) -> None:
+        self.here = read
 
 
 def _chunks(documents: Iterator[Document], size: int) -> Iterator[list[Document]]:

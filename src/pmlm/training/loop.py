@@ -21,7 +21,7 @@ from torch import nn
 from pmlm.errors import CheckpointError, ConfigError, DataError, RunError
 from pmlm.keeping import write_text
 from pmlm.training.distributed import sum_over_ranks
-from pmlm.training.resume import keep_latest, load_state, save_state, step_folders
+from pmlm.training.resume import LOOP, keep_latest, load_state, save_state, step_folders
 from pmlm.training.trainer import StepReport, Trainer
 
 CHECKPOINTS, MODEL, METRICS, SETTINGS = "checkpoints", "model", "metrics.jsonl", "settings.json"
@@ -124,6 +124,10 @@ class RunLoop(ABC, Generic[M, N]):
             best = facts.get("best")
             self.best = None if best is None else (best[0], best[1])
             self.stale = facts.get("stale", 0)
+            if self.trainer.step > self.pace.num_steps:
+                raise ConfigError(
+                    f"{self.folder} is at step {self.trainer.step} already: it cannot end at {self.pace.num_steps}"
+                )
         self._cut_metrics(self.trainer.step)
         return self.trainer.step
 
@@ -183,7 +187,7 @@ class RunLoop(ABC, Generic[M, N]):
 
     def _save(self) -> Saved:
         folder = self.folder / CHECKPOINTS
-        facts = {"settings": self.document()["settings"], "best": self.best, "stale": self.stale}
+        facts = {**self.document(), "best": self.best, "stale": self.stale}
         path = save_state(folder, self.trainer, facts)
         if self.ranks.is_main:
             keep_latest(folder, self.pace.keep, self.best[1] if self.best else None)
@@ -197,12 +201,18 @@ class RunLoop(ABC, Generic[M, N]):
             write_text(self.folder / SETTINGS, json.dumps(self.document(), indent=2) + "\n")
 
     def check_settings(self) -> None:
-        """A run goes on under its own settings; only how long, how often and how it is split may change."""
+        """A run goes on under its own settings; only how long, how often and how it is split may change.
+
+        Where settings.json was removed, the last checkpoint knows them.
+        """
         path = self.folder / SETTINGS
-        if not path.is_file():
-            return
         try:
-            changed = self.changed_settings(json.loads(path.read_text(encoding="utf-8")))
+            if path.is_file():
+                saved = json.loads(path.read_text(encoding="utf-8"))
+            else:
+                path = step_folders(self.folder / CHECKPOINTS)[-1] / LOOP
+                saved = json.loads(path.read_text(encoding="utf-8"))["facts"]
+            changed = self.changed_settings(saved)
         except (ValueError, KeyError, TypeError):
             raise CheckpointError(f"{path} is damaged: restore it, or give another folder") from None
         if changed:
@@ -237,7 +247,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise DataError(f"{folder} is no run: it has no {METRICS}")
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with contextlib.suppress(json.JSONDecodeError):
             records.append(json.loads(line))
     return [record for record in records if isinstance(record, dict)]

@@ -123,10 +123,10 @@ class Run(RunLoop[Evaluation, LanguageModel]):
     def _bits_per_byte(self, model: LanguageModel, rows: list[Row], visibility: Visibility) -> float:
         """Each rank measures its part of the rows; sums are exchanged."""
         model.eval()
-        mine = rows[self.ranks.rank :: self.ranks.world]
         own = [0.0, 0.0]
-        if mine:  # there may be fewer rows than ranks
-            figure = Scorer(model, self.corpus.tokenizer, visibility, seed=0).bound(mine)
+        if self.ranks.rank < len(rows):  # there may be fewer rows than ranks
+            mine = slice(self.ranks.rank, None, self.ranks.world)
+            figure = Scorer(model, self.corpus.tokenizer, visibility, seed=0).bound(rows, mine=mine)
             own = [figure.nll, figure.num_bytes]
         model.train()
         sums = sum_over_ranks(torch.tensor(own, dtype=torch.float64), self.ranks)
