@@ -4,8 +4,9 @@
     python scripts/search_recipe.py --table results/recipe
 
 Each arm is the base with a few settings changed; a finished arm is not run again, an interrupted one goes on from its
-last checkpoint. The corpus is made by `pmlm prepare wiki_AA.txt.xz --vocab-size 8192 --drop
-overlap_with_wikitext_valid_test.tsv --out CORPUS`; each record says of which files and settings it was made.
+last checkpoint; one that begins with another's weights wants that one's folder. The corpus is made by `pmlm prepare
+wiki_AA.txt.xz --vocab-size 8192 --drop overlap_with_wikitext_valid_test.tsv --out CORPUS`; each record says of which
+files and settings it was made.
 """
 
 import argparse
@@ -15,12 +16,13 @@ from typing import Any
 
 import torch
 
+from pmlm import load
 from pmlm.config import from_dict, to_dict, with_overrides
 from pmlm.corpus.shards import open_corpus
 from pmlm.keeping import alone_in, made, markdown_table, write_text
 from pmlm.training.loop import read_metrics
 from pmlm.training.plan import work_per_token
-from pmlm.training.run import Evaluation, Run, with_tokens
+from pmlm.training.run import MODEL, Evaluation, Run, with_tokens
 from pmlm.training.settings import TrainSettings
 
 BASE = {
@@ -76,6 +78,15 @@ ARMS: dict[str, dict[str, Any]] = {
     "mix-given-85-50-near-16-rows": {"members": mix((GIVEN, 0.85, 0.5), (PMLM_MEAN, 0.15, 0.5)), "set": [*ROWS_16, *NEAR]},
     "aplm-near-16-rows": {"members": [APLM], "set": [*ROWS_16, *NEAR]},
     "u-pmlm-relative-near-16-rows": {"members": [PMLM_MEAN], "set": [*ROWS_16, *RELATIVE, *NEAR]},
+    # order-causal first, then u-PMLM alone: from the weights of a finalist
+    "aplm-10M-then-u-pmlm": {
+        "members": [PMLM_MEAN], "from": ("aplm-near-16-rows", 10_000_000),
+        "set": [*ROWS_16, *NEAR, "optim.lr=0.001", "optim.matrix_lr=0.01", "optim.warmup_steps=20"],
+    },
+    "mix-aplm-100-0-near": {"members": mix((APLM, 1.0, 0.0), (PMLM_MEAN, 0.0, 1.0)), "set": NEAR},
+    # one vote per text, the paper's equation; two masks of each row
+    "u-pmlm-row-near": {"members": [{"objective": {"kind": "pmlm", "weighting": "row"}}], "set": NEAR},
+    "u-pmlm-two-masks-near": {"members": [{"objective": PMLM_MEAN["objective"] | {"masks": 2}}], "set": NEAR},
 }  # fmt: skip
 
 
@@ -86,12 +97,14 @@ def settings_of(name: str, tokens: int) -> TrainSettings:
 
 
 def run_arm(name: str, corpus_folder: Path, tokens: int, out: Path, work: Path) -> None:
-    target = out / f"{name}-{tokens // 1_000_000}M.json"
+    target = out / f"{name}-{tokens / 1e6:g}M.json"
     if target.is_file():
         return
+    start = ARMS[name].get("from")
     run = Run(
-        settings_of(name, tokens), open_corpus(corpus_folder), work / f"{name}-{tokens}", device=torch.device("cpu")
-    )
+        settings_of(name, tokens), open_corpus(corpus_folder), work / f"{name}-{tokens}", device=torch.device("cpu"),
+        init_from=None if start is None else load(work / f"{start[0]}-{start[1]}" / MODEL),
+    )  # fmt: skip
     with alone_in(run.folder):
         run.resume()
         for event in run.events():
