@@ -32,6 +32,7 @@ from pmlm.errors import ConfigError, DataError, TrainingDiverged
 from pmlm.keeping import locked
 from pmlm.lm import LM
 from pmlm.model import build_model
+from pmlm.objectives import APLM, Member
 from pmlm.runtime import generator
 from pmlm.training.plan import work_per_token
 from pmlm.training.settings import model_config
@@ -48,6 +49,20 @@ def differing(one: dict[str, Any], other: dict[str, Any], where: str = "") -> se
         elif a != b:
             found.add(where + key)
     return found
+
+
+KEPT = sorted((Path(__file__).parents[2] / "results/comparison/laptop/pretrain").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_records_that_are_kept_are_of_todays_protocol(path: Path, tmp_path: Path) -> None:
+    """A setting that came later must not make them useless: it has its default in them."""
+    name, _, seed = path.stem.partition("-seed-")
+    run = arm_settings(load_compare_settings("laptop", []), name, int(seed))
+    assert once(path, {"run": to_dict(run)}, lambda: pytest.fail("made anew"), tmp_path / "lock")
+    other = replace(run, objective=replace(run.objective, members=(Member(objective=APLM),)))
+    with pytest.raises(DataError, match=r"other settings \(run\.objective\.members\.0\."):
+        once(path, {"run": to_dict(other)}, lambda: pytest.fail("made anew"), tmp_path / "lock")
 
 
 @pytest.mark.parametrize("scale", scale_names())

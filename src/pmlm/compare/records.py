@@ -64,11 +64,13 @@ def _is_free(name: str) -> bool:
     return part == "run" and key.split(".")[0] in NOT_LEARNED and key != "saving.export"
 
 
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> Iterator[str]:
+def _differing(before: Mapping[Any, Any], now: Mapping[Any, Any], where: str = "") -> Iterator[str]:
     """Names of settings that both have, with different values."""
     for key in before.keys() & now.keys():
         a, b = before[key], now[key]
+        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+            a, b = dict(enumerate(a)), dict(enumerate(b))
         if isinstance(a, dict) and isinstance(b, dict):
             yield from _differing(a, b, f"{where}{key}.")
         elif a != b:
-            yield where + key
+            yield f"{where}{key}"
