@@ -101,6 +101,9 @@ def run_arm(name: str, corpus_folder: Path, tokens: int, out: Path, work: Path) 
     if target.is_file():
         return
     start = ARMS[name].get("from")
+    if start is not None and not (work / f"{start[0]}-{start[1]}" / MODEL).is_dir():
+        print(f"{name}: left out, since it begins with {start[0]} after {start[1]} tokens, which is not there")
+        return
     run = Run(
         settings_of(name, tokens), open_corpus(corpus_folder), work / f"{name}-{tokens}", device=torch.device("cpu"),
         init_from=None if start is None else load(work / f"{start[0]}-{start[1]}" / MODEL),
@@ -118,24 +121,30 @@ def record_of(run: Run, measured: Evaluation, tokens: int) -> dict[str, Any]:
     name = run.settings.name
     return {
         "name": name, "command": f"python scripts/search_recipe.py --tokens {tokens} --only {name}",
-        "tokens": steps[-1]["tokens"], "steps": steps[-1]["step"], "parameters": run.model.num_parameters(),
+        **run.origin, "tokens": steps[-1]["tokens"], "steps": steps[-1]["step"], "parameters": run.model.num_parameters(),
         "bits_per_byte": measured.bits_per_byte, "settings": to_dict(run.settings), "corpus": run.corpus.manifest["recipe"],
         "made": made(sum(step["seconds"] for step in steps)),
     }  # fmt: skip
+
+
+def _seen(record: dict[str, Any]) -> int:
+    """Tokens, those of the weights that an arm began with included."""
+    return int(record["tokens"] + record.get("tokens_before", 0))
 
 
 def table(folder: Path) -> str:
     kinds = ("bidirectional", "order-causal", "known-only", "causal")
     head = ["arm", "tokens", *(f"{kind} 32 / 128" for kind in kinds), "arithmetic per token"]
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    records.sort(key=lambda r: (-r["tokens"] // 10**6, min(f["128"] for f in r["bits_per_byte"].values())))
+    records.sort(key=lambda r: (-_seen(r) // 10**6, min(f["128"] for f in r["bits_per_byte"].values())))
     unit = work_per_token(settings_of("u-pmlm", 1))
     rows = []
     for r in records:
         found = [r["bits_per_byte"].get(kind) for kind in kinds]
         cells = [f"{f['32']:.3f} / {f['128']:.3f}" if f else "–" for f in found]
         ratio = work_per_token(from_dict(TrainSettings, r["settings"])) / unit
-        rows.append([r["name"], f"{r['tokens'] / 1e6:.1f}M", *cells, f"{ratio:.2f}"])
+        start = f"{r['tokens_before'] / 1e6:.1f}M + " if "tokens_before" in r else ""
+        rows.append([r["name"], f"{start}{r['tokens'] / 1e6:.1f}M", *cells, f"{ratio:.2f}"])
     return markdown_table(head, rows)
 
 

@@ -1,14 +1,13 @@
 """Results that are kept: written whole or not at all, and saying where they come from."""
 
 import contextlib
+import hashlib
 import os
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 import pmlm
 from pmlm.errors import RunError
@@ -30,6 +29,8 @@ def made(seconds: float | None = None) -> dict[str, Any]:
 
 
 def machine() -> str:
+    import torch  # not for those who only want a checksum
+
     return (
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads used, "
         f"torch {torch.__version__}"
@@ -49,6 +50,11 @@ def git_commit() -> str | None:
 def _git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
     return done.stdout.strip()
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

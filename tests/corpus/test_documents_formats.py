@@ -3,7 +3,9 @@
 import io
 import json
 import lzma
+import os
 import tarfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -63,12 +65,22 @@ def test_members_of_a_tar_that_carry_ids_are_not_one_document_each(tmp_path: Pat
     assert [d.text for d in found][1:] == ["Dogs\n\nBig.", "One.", "Two."]
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.xz", "a.tar.xz"])
+def test_a_pipe_can_be_read(tmp_path: Path) -> None:
+    """As by `pmlm evaluate <(…)`: it has no place to tell."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("One.\n\nTwo.\n",))
+    writer.start()
+    assert [d.text for d in iter_documents(pipe)] == ["One.", "Two."]
+    writer.join()
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.xz", "a.tar", "a.tar.xz"])
 def test_the_meter_comes_to_the_size_of_the_file(tmp_path: Path, name: str) -> None:
     raw = "".join(f"Line {i * i}.\n" for i in range(5000)).encode()
     path = tmp_path / name
     if "tar" in name:
-        with tarfile.open(path, "w:xz") as archive:
+        with tarfile.open(path, "w:xz" if name.endswith("xz") else "w") as archive:
             for i in range(3):
                 info = tarfile.TarInfo(str(i))
                 info.size = len(raw)

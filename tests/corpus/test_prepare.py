@@ -3,6 +3,9 @@
 import itertools
 import json
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +80,37 @@ def test_a_process_that_is_killed_ends_the_work_with_one_line(source: Path, tmp_
     with pytest.raises(RunError, match="a process that encodes text has died"):
         prepare([source], tmp_path / "c", TOKENIZER, deadly, processes=2)
     assert prepare([source], tmp_path / "c", TOKENIZER, settings())["documents_read"] == 201
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="asks Linux's /proc whether a process lives")
+def test_the_death_of_the_parent_ends_its_workers(tmp_path: Path) -> None:
+    """Here the worker's parent is this process's child, which is killed."""
+    code = (
+        "import multiprocessing as m, time\n"
+        "from pmlm.corpus.prepare import _end_with_parent\n"
+        "if __name__ == '__main__':\n"
+        "    p = m.get_context('spawn').Process(target=_end_with_parent)\n"
+        "    p.start(); print(p.pid, flush=True); time.sleep(600)\n"
+    )
+    (tmp_path / "parent.py").write_text(code)
+    parent = subprocess.Popen([sys.executable, tmp_path / "parent.py"], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    for _ in range(600):
+        if not is_running(worker):
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker lives on")
+
+
+def is_running(process: int) -> bool:
+    """Zombies of which nobody takes notice are not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize("bad", [{"min_chars": -5}, {"vocab_size": 0}, {"part_tokens": 0}, {"heldout": 1.0}])

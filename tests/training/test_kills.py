@@ -37,7 +37,9 @@ def wait_for_a_moment(
 ) -> bool:
     """Some time while the process starts, or some time after it has logged something; False where it has ended."""
     if early:
-        time.sleep(rng.uniform(0, 4))
+        end = time.monotonic() + rng.uniform(0, 4)
+        while time.monotonic() < end and num_lines(folder) == lines_before and process.poll() is None:
+            time.sleep(0.002)
         return process.poll() is None
     if not wait_for_progress(process, folder, lines_before):
         return False
@@ -47,12 +49,16 @@ def wait_for_a_moment(
 
 def wait_for_progress(process: subprocess.Popen[bytes], folder: Path, lines_before: int) -> bool:
     """Until the run has logged something new; False where it has ended."""
-    metrics = folder / "metrics.jsonl"
     while process.poll() is None:
-        if metrics.is_file() and len(metrics.read_bytes().splitlines()) != lines_before:
+        if num_lines(folder) != lines_before:
             return True
         time.sleep(0.002)
     return False
+
+
+def num_lines(folder: Path) -> int:
+    metrics = folder / "metrics.jsonl"
+    return len(metrics.read_bytes().splitlines()) if metrics.is_file() else 0
 
 
 @pytest.mark.slow
@@ -60,8 +66,7 @@ def test_twenty_kills_lose_no_run_and_change_no_bit(corpus: Corpus, tmp_path: Pa
     assert start(corpus, tmp_path / "calm").wait() == 0
     rng, kills, folder = random.Random(1), 0, tmp_path / "killed"
     while kills < KILLS:
-        metrics = folder / "metrics.jsonl"
-        before = len(metrics.read_bytes().splitlines()) if metrics.is_file() else 0
+        before = num_lines(folder)
         process = start(corpus, folder)
         if not wait_for_a_moment(process, folder, before, rng, early=kills % 4 == 0):
             break

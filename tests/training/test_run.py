@@ -52,7 +52,7 @@ def test_loading_costs_under_two_percent_of_a_step_of_laptop_size(corpus: Corpus
     step = (time.process_time() - began) / 2
     began = time.process_time()
     for number in range(50):
-        run.job.tasks(number, Ranks())  # rows, and what is hidden in them
+        run.trainer.job.tasks(number, Ranks())  # rows, and what is hidden in them
     assert (time.process_time() - began) / 50 < 0.02 * step
 
 
@@ -375,7 +375,7 @@ def test_ahead_any_step_may_be_asked_for_and_errors_reach_the_caller(corpus: Cor
     def drawn(job: Job, step: int) -> list[float]:
         return [float(task.count) for task in job.tasks(step, Ranks())]
 
-    plain, job = make_run(corpus, folder / "a").job, Ahead(make_run(corpus, folder / "b").job)
+    plain, job = make_run(corpus, folder / "a").trainer.job, Ahead(make_run(corpus, folder / "b").trainer.job)
     assert [drawn(job, 0), drawn(job, 7), drawn(job, 8)] == [drawn(plain, 0), drawn(plain, 7), drawn(plain, 8)]
     assert job.state_dict() == plain.state_dict()
 
@@ -385,7 +385,7 @@ def test_ahead_any_step_may_be_asked_for_and_errors_reach_the_caller(corpus: Cor
                 raise DataError("a shard is damaged")
             return super()._prepare(step, ranks)
 
-    job = Damaged(make_run(corpus, folder / "c").job)
+    job = Damaged(make_run(corpus, folder / "c").trainer.job)
     job.tasks(0, Ranks())
     job.tasks(1, Ranks())
     with pytest.raises(DataError, match="a shard is damaged"):
@@ -412,6 +412,13 @@ def test_a_run_knows_its_settings_without_their_file(corpus: Corpus, folder: Pat
     with pytest.raises(ConfigError, match="other settings \\(optim\\)"):
         make_run(corpus, folder, num_steps=4, optim={"lr": 0.5}).resume()
     assert make_run(corpus, folder, num_steps=4).resume() == 2
+    loop = folder / "checkpoints" / "step-00000002" / "loop.json"
+    document = json.loads(loop.read_text())
+    document["facts"].pop("corpus")  # as older checkpoints
+    loop.write_text(json.dumps(document))
+    assert make_run(corpus, folder, num_steps=4).resume() == 2
+    shutil.rmtree(folder / "checkpoints")  # as after a fine-tuning that has ended
+    make_run(corpus, folder, num_steps=4, optim={"lr": 0.5}).check_settings()
 
 
 def test_a_run_cannot_end_before_it_is(corpus: Corpus, folder: Path) -> None:
@@ -434,7 +441,7 @@ def test_other_settings_and_damaged_state_are_refused(corpus: Corpus, folder: Pa
 
 def test_a_rank_that_is_lost_is_one_line_and_other_errors_are_not_touched() -> None:
     lost = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer\nmore")
-    line = r"^rank 3 lost touch with another rank.*closed by peer\. The same command"
+    line = r"^rank 3 lost touch with another rank.*closed by peer more\. The same command"
     with pytest.raises(RunError, match=line), naming_lost_ranks(Ranks(3, 4)):
         raise lost
     with pytest.raises(RunError, match="rank 0 lost touch"), naming_lost_ranks(Ranks(0, 2)):

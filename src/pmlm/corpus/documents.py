@@ -87,11 +87,13 @@ def iter_documents(
 def _lines(path: Path, meter: Meter = _unheard) -> Iterator[str]:
     try:
         with path.open("rb") as raw, lzma.open(raw) if path.suffix == ".xz" else contextlib.nullcontext(raw) as handle:
+            is_file = raw.seekable()  # and no pipe, which has no place to tell
             for number, line in enumerate(_decoded(handle, path)):
-                if number % _METER_LINES == 0:
+                if is_file and number % _METER_LINES == 0:
                     meter(raw.tell())
                 yield line
-            meter(raw.tell())
+            if is_file:
+                meter(raw.tell())
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     except (lzma.LZMAError, EOFError) as error:
@@ -241,6 +243,7 @@ def _tar_documents(path: Path, split: Split, field: str, meter: Meter) -> Iterat
             if member_kind.ended_by is not tarfile.EOFHeaderError:  # type: ignore[attr-defined]
                 read = len(archive.getmembers())
                 raise DataError(f"cannot unpack {path}: it is damaged, or cut off, after {read} members")
+        meter(path.stat().st_size)
     except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
         raise DataError(f"cannot unpack {path}: {error}") from None
     except OSError as error:

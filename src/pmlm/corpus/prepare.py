@@ -9,7 +9,9 @@ import hashlib
 import itertools
 import json
 import multiprocessing
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -35,12 +37,15 @@ from pmlm.corpus.shards import (
     write_shard,
 )
 from pmlm.errors import ConfigError, DataError, RunError
+from pmlm.keeping import file_sha256
 from pmlm.tokenizer import Tokenizer, load_tokenizer
 
 PARTIAL = "manifest.partial.json"
 VOCAB_SIZE = 8192
 """Of a vocabulary that is learnt, where nothing else is asked for."""
 _CHUNK = 64
+_MOST_PROCESSES = 61
+"""More cannot be waited for on Windows, and nothing is gained by more elsewhere: one process reads and writes."""
 _GRAM = 13
 
 
@@ -124,7 +129,16 @@ _worker: _Worker | None = None
 def _start_worker(*arguments: Any) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _worker = _Worker(*arguments)
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed takes its workers along: nobody else would end them."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _work(documents: list[Document]) -> list[Encoded]:
@@ -199,6 +213,7 @@ def _encoded_by(
 ) -> Iterator[list[Encoded]]:
     """The chunks' results in their order; a few more than the processes are at are read ahead."""
     context = multiprocessing.get_context("spawn")
+    processes = min(processes, _MOST_PROCESSES)
     pool = ProcessPoolExecutor(processes, context, initializer=_start_worker, initargs=arguments)
     pending: deque[Future[list[Encoded]]] = deque()
     try:
@@ -293,7 +308,7 @@ def _recipe(
     if not sources:
         raise DataError("no source files were given")
     return {
-        "sources": [{"name": path.name, "sha256": _file_sha256(path)} for path in sources],
+        "sources": [_source(path) for path in sources],
         "tokenizer": tokenizer.fingerprint,
         "pipeline": hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
         "settings": to_dict(settings),
@@ -302,10 +317,9 @@ def _recipe(
     }
 
 
-def _file_sha256(path: Path) -> str:
+def _source(path: Path) -> dict[str, str]:
     try:
-        with path.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
+        return {"name": path.name, "sha256": file_sha256(path)}
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 

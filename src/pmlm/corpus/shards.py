@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pmlm.errors import DataError
+from pmlm.keeping import file_sha256
 from pmlm.tokenizer import Tokenizer, load_tokenizer
 
 MANIFEST = "manifest.json"
@@ -133,8 +134,7 @@ def verify_shard(folder: Path, shard: Shard) -> None:
     for end, expected in (("bin", shard.sha256), ("idx", shard.index_sha256)):
         path = folder / f"{shard.name}.{end}"
         try:
-            with path.open("rb") as handle:
-                found = hashlib.file_digest(handle, "sha256").hexdigest()
+            found = file_sha256(path)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from None
         if found != expected:

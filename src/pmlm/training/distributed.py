@@ -63,7 +63,7 @@ def naming_lost_ranks(ranks: Ranks) -> Iterator[None]:
         if not (isinstance(error, dist.DistError) or any(word in text for word in ("gloo", "Gloo", "NCCL"))):
             raise
         raise RunError(
-            f"rank {ranks.rank} lost touch with another rank, which may have ended: {text.strip().splitlines()[0]}. "
+            f"rank {ranks.rank} lost touch with another rank, which may have ended: {' '.join(text.split())[:300]}. "
             "The same command goes on from the last checkpoint."
         ) from None
 

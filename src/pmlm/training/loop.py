@@ -209,9 +209,12 @@ class RunLoop(ABC, Generic[M, N]):
         try:
             if path.is_file():
                 saved = json.loads(path.read_text(encoding="utf-8"))
+            elif found := step_folders(self.folder / CHECKPOINTS):
+                path = found[-1] / LOOP
+                facts = json.loads(path.read_text(encoding="utf-8"))["facts"]
+                saved = {**self.document(), **facts}  # older ones hold the settings alone
             else:
-                path = step_folders(self.folder / CHECKPOINTS)[-1] / LOOP
-                saved = json.loads(path.read_text(encoding="utf-8"))["facts"]
+                return
             changed = self.changed_settings(saved)
         except (ValueError, KeyError, TypeError):
             raise CheckpointError(f"{path} is damaged: restore it, or give another folder") from None
@@ -235,7 +238,8 @@ class RunLoop(ABC, Generic[M, N]):
         path = self.folder / METRICS
         if not self.ranks.is_main or not path.is_file():
             return
-        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        kept = [line for line in lines if _step_of(line) <= step]
         part = path.with_suffix(".part")
         part.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         part.replace(path)

@@ -7,7 +7,6 @@ any number of ranks. Nothing but the latter's own index is ever unpickled. loop.
 files: a run does not go on from damaged ones.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pmlm.errors import CheckpointError, RunError
+from pmlm.keeping import file_sha256
 from pmlm.training.distributed import barrier, from_main
 from pmlm.training.trainer import Trainer
 
@@ -54,7 +54,11 @@ def save_state(folder: Path, trainer: Trainer, facts: dict[str, Any]) -> Path:
         elif ranks.is_main:
             save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, part / TENSORS)
         if ranks.is_main:
-            document = {"facts": facts, "loop": trainer.loop_state(), "sha256": _checksums(part)}
+            document = {
+                "facts": facts,
+                "loop": trainer.loop_state(),
+                "sha256": {p.name: file_sha256(p) for p in sorted(part.iterdir())},
+            }
             (part / LOOP).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
             _commit(part, target)
         barrier(ranks)
@@ -73,23 +77,15 @@ def _line(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _checksums(folder: Path) -> dict[str, str]:
-    """Of all files of a checkpoint but loop.json, which holds them."""
-    sums = {}
-    for path in sorted(folder.iterdir()):
-        if path.name != LOOP:
-            with path.open("rb") as handle:
-                sums[path.name] = hashlib.file_digest(handle, "sha256").hexdigest()
-    return sums
-
-
 def _damage(target: Path, expected: dict[str, str]) -> str | None:
-    """The name of a file that is not as it was written, or is missing."""
-    try:
-        found = _checksums(target)
-    except OSError as error:
-        return Path(error.filename).name
-    return next((name for name, value in expected.items() if found.get(name) != value), None)
+    """The name of a file that is not as it was written, or cannot be read."""
+    for name, value in expected.items():
+        try:
+            if file_sha256(target / name) != value:
+                return name
+        except OSError:
+            return name
+    return None
 
 
 def _commit(part: Path, target: Path) -> None:
@@ -122,7 +118,7 @@ def load_state(target: Path, trainer: Trainer) -> dict[str, Any]:
     if damaged is not None:
         raise CheckpointError(
             f"{target / damaged} is damaged: its checksum is not the one in {LOOP}. "
-            f"Remove {target.name} to go on from the checkpoint before it."
+            f"Remove {target.name} to go on from the checkpoint before it, or to begin anew."
         )
     if (target / TENSORS).is_file():
         _load_safetensors(target / TENSORS, trainer)

@@ -82,7 +82,7 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         if init_from is not None:
             take_weights(model, init_from.model)
         model.to(device)
-        self.job = Pretraining(
+        job = Pretraining(
             RowStream(corpus, settings.rows, settings.seed),
             settings.objective,
             model.config,
@@ -94,7 +94,7 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         )
         trainer = Trainer(
             spread_model(model, ranks, settings.parallel, device),
-            self.job,
+            job,
             settings.optim,
             num_steps=settings.num_steps,
             seed=settings.seed,
