@@ -2,24 +2,30 @@
 
     python scripts/search_recipe.py --data CORPUS --tokens 2000000 [--only NAME …] [--out results/recipe]
     python scripts/search_recipe.py --table results/recipe
+    python scripts/search_recipe.py --data CORPUS --measure runs/recipe/RUN/model --visibility order-causal
 
 Each arm is the base with a few settings changed; a finished arm is not run again, an interrupted one goes on from its
-last checkpoint; one that begins with another's weights wants that one's folder. The corpus is made by `pmlm prepare
+last checkpoint; one that begins with another's weights wants that one's folder. The third command measures a model in a
+visibility that it was not trained for last, on the windows of the table. The corpus is made by `pmlm prepare
 wiki_AA.txt.xz --vocab-size 8192 --drop overlap_with_wikitext_valid_test.tsv --out CORPUS`; each record says of which
 files and settings it was made.
 """
 
 import argparse
 import json
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from pmlm import load
 from pmlm.config import from_dict, to_dict, with_overrides
+from pmlm.corpus.rows import heldout_rows
 from pmlm.corpus.shards import open_corpus
+from pmlm.evaluation import Scorer
 from pmlm.keeping import alone_in, made, markdown_table, write_text
+from pmlm.model import Visibility
 from pmlm.training.loop import read_metrics
 from pmlm.training.plan import work_per_token
 from pmlm.training.run import MODEL, Evaluation, Run, with_tokens
@@ -127,6 +133,14 @@ def record_of(run: Run, measured: Evaluation, tokens: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def measured_as(model: Path, corpus_folder: Path, visibility: Visibility) -> dict[int, float]:
+    """Bits per byte of a model in one visibility, on the windows and with the draws of every arm's evaluation."""
+    lm, corpus, wanted = load(model), open_corpus(corpus_folder), settings_of("u-pmlm", 1).evaluation
+    scorer = Scorer(lm.model, corpus.tokenizer, visibility, seed=0)
+    bounds = {n: scorer.bound(heldout_rows(corpus, n, wanted.rows)) for n in wanted.lengths}
+    return {n: bound.nll / math.log(2) / bound.num_bytes for n, bound in bounds.items()}
+
+
 def _seen(record: dict[str, Any]) -> int:
     """Tokens, those of the weights that an arm began with included."""
     return int(record["tokens"] + record.get("tokens_before", 0))
@@ -156,9 +170,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/recipe"))
     parser.add_argument("--work", type=Path, default=Path("runs/recipe"))
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--measure", type=Path, metavar="MODEL")
+    parser.add_argument("--visibility", choices=get_args(Visibility), default="order-causal")
     options = parser.parse_args()
     if options.table:
         print(table(options.table))
+        return
+    if options.measure:
+        print(json.dumps(measured_as(options.measure, options.data, options.visibility)))
         return
     for name in options.only or ARMS:
         run_arm(name, options.data, options.tokens, options.out, options.work)
