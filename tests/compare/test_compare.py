@@ -21,7 +21,7 @@ from pmlm.compare.protocol import arm_settings, tune_settings
 from pmlm.compare.records import once, read_record
 from pmlm.compare.settings import load_compare_settings, scale_names
 from pmlm.compare.stages import Comparison
-from pmlm.compare.tables import CLAIMS, Claim, read_results, report
+from pmlm.compare.tables import CLAIMS, Claim, gap_table, read_results, report
 from pmlm.compare.texts import length_model, sentence_figures, sentence_rows
 from pmlm.compare.units import FOLDERS, Unit, model_units, stage_units
 from pmlm.config import to_dict
@@ -578,6 +578,30 @@ def test_p_of_n_is_told_after_fine_tuning_alone_and_x_alone_is_labelled(tmp_path
         assert line in text
     assert "left empty for models that were not fine-tuned" in text
     assert "[UNK]: 1.50% of the tokens." in text
+
+
+def test_the_gap_to_gpt_on_sentences_is_relative_to_that_on_long_text(tmp_path: Path) -> None:
+    def write(folder: str, name: str, label: str, **figures: Any) -> None:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        record = {"model": name, "title": ARMS[name].title, "seed": 1, **figures}
+        (tmp_path / folder / f"{name}-{label}.json").write_text(json.dumps(record))
+
+    def wikitext(visibility: str, perplexity: float) -> dict[str, Any]:
+        return {"wikitext": {visibility: {"exact": {"l2r": figure(perplexity)}}, "exact_rows": []}}
+
+    def sentences(packing: str, visibility: str, kind: str, alone: float, joint: float) -> dict[str, Any]:
+        found = {"l2r": {kind: figure(alone), "x and N": figure(joint)}}
+        return {"packing": packing, "lm1b": {visibility: found, "context": 8}}
+
+    write("tuned", "gpt-a", "wikitext", **wikitext("causal", 10.0))
+    write("tuned", "u-pmlm-a", "wikitext", **wikitext("bidirectional", 15.0))
+    write("padding", "gpt-a", "packed", **sentences("packed", "causal", "x alone", 20.0, 25.0))
+    write("padding", "gpt-a", "padded", **sentences("padded", "causal", "x alone", 20.0, 20.0))
+    for packing in ("packed", "padding-seen"):
+        write("padding", "u-pmlm-a", packing, **sentences(packing, "bidirectional", "x given N", 60.0, 75.0))
+    text = gap_table(read_results(tmp_path))
+    assert "| u-PMLM-A | packed | 1.50 | 3.00 | 3.00 | 2.00 | 2.00 | 2.23 |" in text
+    assert "| u-PMLM-A | padding-seen | 1.50 | 3.00 | 3.75 | 2.00 | 2.50 | 2.23 |" in text
 
 
 def test_probes_have_a_mean_and_a_deviation_over_their_seeds(tmp_path: Path) -> None:
