@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ from pmlm.model import Visibility
 from pmlm.orders import Order
 from pmlm.runtime import RowRandom, generator, stream_seed
 from pmlm.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,7 @@ def ratio_stderr(pairs: Sequence[tuple[float, int]]) -> float | None:
     return math.sqrt(spread * len(pairs) / (len(pairs) - 1)) / size
 
 
-def draw_part(rows: Sequence[Row], limit: int | None, seed: int) -> list[Row]:
+def draw_part(rows: Sequence[T], limit: int | None, seed: int) -> list[T]:
     """All rows, or a random part of them in their own order."""
     if limit is None or limit >= len(rows):
         return list(rows)

@@ -5,7 +5,6 @@ import lzma
 import math
 import random
 import shutil
-import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -604,21 +603,20 @@ def test_the_gap_to_gpt_on_sentences_is_relative_to_that_on_long_text(tmp_path: 
     assert "| u-PMLM-A | padding-seen | 1.50 | 3.00 | 3.75 | 2.00 | 2.50 | 2.23 |" in text
 
 
-def test_probes_have_a_mean_and_a_deviation_over_their_seeds(tmp_path: Path) -> None:
+def test_probes_stand_beside_the_bits_per_byte_of_their_prior(tmp_path: Path) -> None:
     for folder in ("pretrain", "probes"):
         (tmp_path / folder).mkdir()
-    for name, scores in (("bert-r", [0.6, 0.7, 0.8]), ("u-pmlm-r", [0.75])):
+    for name, score in (("bert-r", 0.7), ("u-pmlm-r", 0.75)):
         about = {"model": name, "title": ARMS[name].title, "seed": 1}
         point = {"tokens": 9, "seconds": 2.0, "bits_per_byte": {"bidirectional": {"8": 2.5, "16": 2.25}}}
         figures = {"parameters": 9, "tokens": 9, "training_seconds": 2.0, "curve": [point]}
         (tmp_path / "pretrain" / f"{name}.json").write_text(json.dumps(about | figures))
-        score = {"mean": statistics.fmean(scores), "deviation": 0.1, "all": scores}
-        (tmp_path / "probes" / f"{name}.json").write_text(
-            json.dumps(about | {"probe": {"tasks": {"SST-2": {"score": score}}}})
-        )
+        found = {"SST-2": {"score": score, "stderr": 0.016, "constant": 0.509}}
+        (tmp_path / "probes" / f"{name}.json").write_text(json.dumps(about | {"probe": found}))
     text = report(read_results(tmp_path), "tiny")
-    assert "| fixed 15 % | 1 | 2.250 | 0.700 ± 0.100 |" in text
-    assert "| uniform [0, 1] | 1 | 2.250 | 0.750 |" in text
+    assert "| fixed 15 % | 1 | 2.250 | 0.700 ± 0.016 |" in text
+    assert "| uniform [0, 1] | 1 | 2.250 | 0.750 ± 0.016 |" in text
+    assert "A constant answer scores 0.509 (SST-2)." in text
 
 
 def run(*arguments: str) -> tuple[int, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from pmlm.compare.arms import ARMS
 from pmlm.config import from_dict, load_named, named_files, with_overrides
 from pmlm.errors import ConfigError
-from pmlm.nlu.settings import FinetuneSettings
+from pmlm.nlu.probe import ProbeSettings
 from pmlm.training.optim import OptimSettings
 from pmlm.training.settings import TrainSettings
 
@@ -62,8 +62,6 @@ class CompareSettings:
     priors: tuple[str, ...] = ()
     """Models that differ in the prior alone; compared among themselves and by probes."""
     probes: tuple[str, ...] = ("SST-2", "CoLA")
-    probe_seeds: tuple[int, ...] = (1, 2, 3)
-    """Of the probes' first weights and the order of their examples."""
     seeds: tuple[int, ...] = (1,)
     more_seeds: tuple[int, ...] = ()
     """Further seeds of the models in `seeded`."""
@@ -75,15 +73,15 @@ class CompareSettings:
     train: TrainSettings
     """Shape, rows, optimizer: what all models share. Objective and positions are each model's own."""
     tune: OptimSettings = field(default_factory=OptimSettings)
-    probe: FinetuneSettings = field(default_factory=lambda: FinetuneSettings(frozen=True))
+    probe: ProbeSettings = field(default_factory=ProbeSettings)
     measure: Measure = field(default_factory=Measure)
 
     def __post_init__(self) -> None:
         for name in (*self.models, *self.priors, *self.seeded, *self.kept):
             if name not in ARMS:
                 raise ConfigError(f"no model {name!r} to compare. Known: {', '.join(ARMS)}")
-        if not self.models or not self.seeds or not self.probe_seeds:
-            raise ConfigError("a comparison needs at least one model, one seed and one seed of probes")
+        if not self.models or not self.seeds:
+            raise ConfigError("a comparison needs at least one model and one seed")
         if min(self.tokens, self.tune_tokens, self.sources.lm1b_train) < 1:
             raise ConfigError("tokens, tune_tokens and sources.lm1b_train must be at least 1")
         longest = max(self.measure.context, self.measure.sentence_context)

@@ -28,7 +28,7 @@ from pmlm.keeping import locked, made, write_text
 from pmlm.lm import LM, load
 from pmlm.nlu.finetuned import load_start
 from pmlm.nlu.glue import load_glue
-from pmlm.nlu.glue_study import GlueStudy
+from pmlm.nlu.probe import probe
 from pmlm.nlu.tasks import find_tasks
 from pmlm.tokenizer import Tokenizer, load_tokenizer, train_on_sample
 from pmlm.training.loop import MODEL, read_metrics
@@ -304,7 +304,7 @@ class Comparison:
                 measure = to_dict(self.settings.measure)
                 settings["measure"] = {key: measure[key] for key in MEASURED[unit.corpus] if key in measure}
             case "probe":
-                settings |= {"probe": to_dict(self.settings.probe), "probe_seeds": list(self.settings.probe_seeds)}
+                settings |= {"probe": to_dict(self.settings.probe), "probes": list(self.settings.probes)}
         return settings
 
     def _run_settings(self, unit: Unit) -> TrainSettings:
@@ -404,11 +404,11 @@ class Comparison:
         self.say(f"probing {name}")
         run = arm_settings(self.settings, name, seed).name
         start = load_start(self.model_folder(run))
-        data = [load_glue(task, self.source(self.settings.sources.glue)) for task in find_tasks(self.settings.probes)]
-        study = GlueStudy(
-            start, self.settings.probe, self.work / "probes" / name, self.device, self.settings.probe_seeds
-        )
-        return {"probe": study.run(data, drive=self.drive)}
+        glue = self.source(self.settings.sources.glue)
+        found = {}
+        for task in find_tasks(self.settings.probes):
+            found[task.name] = probe(start, load_glue(task, glue), self.settings.probe, self.device)
+        return {"probe": found}
 
 
 def _history(run: Path) -> Record:

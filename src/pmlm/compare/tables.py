@@ -328,7 +328,7 @@ def _paper_gap(model: str) -> str:
 
 
 def prior_table(results: Results) -> str:
-    probes = {(r["model"], r["seed"]): r["probe"]["tasks"] for r in results["probes"]}
+    probes = {(r["model"], r["seed"]): r["probe"] for r in results["probes"]}
     names = {"bert-r": "fixed 15 %", "u-pmlm-r": "uniform [0, 1]"}
     wanted = [r for r in in_order(results["pretrain"]) if (r["model"], r["seed"]) in probes]
     tasks = sorted({task for found in probes.values() for task in found})
@@ -337,24 +337,22 @@ def prior_table(results: Results) -> str:
         if not r["curve"]:
             continue
         (figures,) = [f for v, f in r["curve"][-1]["bits_per_byte"].items() if v == "bidirectional"] or [{}]
-        scores = [probes[r["model"], r["seed"]].get(task, {}).get("score") for task in tasks]
+        scores = [probes[r["model"], r["seed"]].get(task) for task in tasks]
         rows.append(
             [names.get(r["model"], r["title"].removeprefix("prior ")), str(r["seed"])]
             + [f"{figures[max(figures, key=int)]:.3f}" if figures else "–"]
-            + ["–" if score is None else _score(score).text() for score in scores]
+            + [Cell().text() if x is None else Cell(x["score"], x["stderr"], digits=3).text() for x in scores]
         )
     if not rows:
         return ""
+    constant = {task: found[task]["constant"] for task in tasks for found in probes.values() if task in found}
     header = ["prior", "seed", "bits per byte, order-averaged", *[f"probe, {task}" for task in tasks]]
     note = (
-        "Probes are linear maps of the frozen model's mean over a text, their score that of dev (CoLA: Matthews), "
-        "mean ± deviation over seeds of the probe, not of the model."
+        "Probes are logistic regressions on the frozen model's means over a text, all layers side by side; their score "
+        "is that of dev (CoLA: Matthews), with its standard error over the dev texts. A constant answer scores "
+        f"{', '.join(f'{x:.3f} ({task})' for task, x in constant.items())}."
     )
     return f"{markdown(header, rows)}\n\n{note}"
-
-
-def _score(score: dict[str, Any]) -> Cell:
-    return Cell(score["mean"], score["deviation"] if len(score["all"]) > 1 else None, digits=3)
 
 
 def importance_table(results: Results) -> str:

@@ -174,12 +174,16 @@ class ClassifierHead(nn.Module):
     def _pooled(self, backbone: Backbone, inputs: Inputs, is_token_BL: Tensor) -> Tensor:
         """[B, D]"""
         if self.pooling == "mean":
-            weight_BL = is_token_BL.to(self.output.weight.dtype)
-            mean_BD: Tensor = torch.einsum("bld,bl->bd", backbone(inputs), weight_BL)
-            return mean_BD / weight_BL.sum(dim=1, keepdim=True)
+            return row_means(backbone(inputs), is_token_BL)
         rows_B = torch.arange(len(is_token_BL), device=is_token_BL.device)
         last_B = is_token_BL.sum(dim=1) - 1
         return backbone(inputs, Slots(rows_B, last_B if self.pooling == "last" else torch.zeros_like(rows_B)))
+
+
+def row_means(hidden_BLD: Tensor, is_token_BL: Tensor) -> Tensor:
+    """[B, D] over the tokens of each row."""
+    sum_BD: Tensor = torch.einsum("bld,bl->bd", hidden_BLD, is_token_BL.to(hidden_BLD.dtype))
+    return sum_BD / is_token_BL.sum(dim=1, keepdim=True)
 
 
 class SpanHead(nn.Module):
