@@ -5,6 +5,7 @@ import lzma
 import math
 import random
 import shutil
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -248,6 +249,23 @@ def comparison(tmp_path: Path, said: list[str], kept: tuple[str, ...] = ()) -> C
     )  # fmt: skip
     vars(study)["_row_tokens"] = 20.0  # for which there are no texts
     return study
+
+
+def test_two_processes_may_begin_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits for the texts that the first one prepares."""
+    said: list[str] = []
+    study, done = comparison(tmp_path, said), []
+    monkeypatch.setattr(study, "_prepare_all", lambda: done.append("prepared"))
+    with locked(tmp_path / "work" / "locks" / "prepare") as is_ours:
+        assert is_ours
+        second = threading.Thread(target=study.prepare, daemon=True)
+        second.start()
+        second.join(timeout=1.2)
+        assert second.is_alive()
+        assert (done, len(said)) == ([], 1)
+        assert said[0].startswith("waiting: another process is preparing")
+    second.join(timeout=10)
+    assert done == ["prepared"]
 
 
 def test_a_model_that_is_not_trained_to_the_end_is_not_measured(tmp_path: Path) -> None:

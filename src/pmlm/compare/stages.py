@@ -46,6 +46,8 @@ MEASURED = {"wikitext": ("context", "exact", "bound"), "lm1b": ("sentence_contex
 """What of `measure` the figures of a fine-tuned model depend on."""
 BETWEEN = 60
 """Tokens between the anchors."""
+PATIENCE = 0.5
+"""Seconds between two looks at a lock."""
 
 Drive = Callable[[Any], None]
 """Takes a run from where it is to its end; raises KeyboardInterrupt where it is stopped before."""
@@ -114,10 +116,16 @@ class Comparison:
         return load_tokenizer(folder)
 
     def prepare(self) -> None:
-        with locked(self._lock("prepare")) as is_ours:
-            if not is_ours:
-                raise DataError(f"another process is preparing {self.work}: start this one when it is done")
-            self._prepare_all()
+        """Where another process is at it, when that one is done: there is little left to do then."""
+        has_said = False
+        while True:
+            with locked(self._lock("prepare")) as is_ours:
+                if is_ours:
+                    return self._prepare_all()
+            if not has_said:
+                self.say(f"waiting: another process is preparing {self.work}")
+                has_said = True
+            time.sleep(PATIENCE)
 
     def _prepare_all(self) -> None:
         sources = self.settings.sources
