@@ -557,6 +557,24 @@ def test_masked_models_are_compared_with_gpt_row_by_row(tmp_path: Path) -> None:
     assert row in text
 
 
+def test_a_model_is_told_when_gpt_had_its_bits(tmp_path: Path) -> None:
+    (tmp_path / "pretrain").mkdir()
+    curves = {"gpt-a": ("causal", [3.0, 2.0, 1.0]), "u-pmlm-r": ("bidirectional", [3.0, 2.5, 1.75]),
+              "bert-a": ("bidirectional", [5.0, 4.0, 3.5])}  # fmt: skip
+    for name, (visibility, bits) in curves.items():
+        curve = [
+            {"tokens": 1e6 * (i + 1), "seconds": 60.0 * (i + 1), "bits_per_byte": {visibility: {"8": 9.0, "16": value}}}
+            for i, value in enumerate(bits)
+        ]
+        figures = {"parameters": 2.6e6, "tokens": 3e6, "training_seconds": 180.0, "curve": curve}
+        about = {"model": name, "title": ARMS[name].title, "seed": 1}
+        (tmp_path / "pretrain" / f"{name}.json").write_text(json.dumps(about | figures))
+    text = report(read_results(tmp_path), "tiny")
+    assert "| u-PMLM-R | 1 | 2.6M | 3.00M | 3 min | bidirectional 1.750 | 2.25M |" in text
+    assert "| BERT | 1 | 2.6M | 3.00M | 3 min | bidirectional 3.500 | – |" in text  # before its first evaluation
+    assert "| GPT | 1 | 2.6M | 3.00M | 3 min | causal 1.000 | – |" in text
+
+
 def test_several_seeds_have_a_mean_and_a_deviation(tmp_path: Path) -> None:
     for seed, value in ((1, 10.0), (2, 12.0), (3, 14.0)):
         write_perplexity(tmp_path, "gpt-a", value, None, seed)

@@ -1,5 +1,6 @@
 """Results -> Markdown: the same JSON gives the same bytes."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -186,15 +187,31 @@ def _bits(figure: dict[str, Any] | None) -> str:
 
 
 def training_table(results: Results) -> str:
+    runs = in_order(results["pretrain"])
+    gpt = next((r["curve"] for r in runs if r["model"] == "gpt-a"), [])
     rows = []
-    for r in in_order(results["pretrain"]):
+    for r in runs:
         last = r["curve"][-1]["bits_per_byte"] if r["curve"] else {}
-        bits = "; ".join(f"{visibility} {figures[max(figures, key=int)]:.3f}" for visibility, figures in last.items())
+        reached = {visibility: figures[max(figures, key=int)] for visibility, figures in last.items()}
+        bits = "; ".join(f"{visibility} {value:.3f}" for visibility, value in reached.items())
+        behind = _tokens_until(gpt, min(reached.values())) if reached and r["model"] != "gpt-a" else None
         rows.append(
             [r["title"], str(r["seed"]), f"{r['parameters'] / 1e6:.1f}M", f"{r['tokens'] / 1e6:.2f}M",
-             f"{r['training_seconds'] / 60:.0f} min", bits]
+             f"{r['training_seconds'] / 60:.0f} min", bits, "–" if behind is None else f"{behind / 1e6:.2f}M"]
         )  # fmt: skip
-    return markdown(["model", "seed", "parameters", "tokens", "time", "held-out bits per byte, order-averaged"], rows)
+    header = ["model", "seed", "parameters", "tokens", "time", "held-out bits per byte, order-averaged",
+              "GPT has these after"]  # fmt: skip
+    return markdown(header, rows)
+
+
+def _tokens_until(curve: Sequence[dict[str, Any]], bits: float) -> float | None:
+    """When a left-to-right model had come down to so many bits per byte; a line joins its evaluations."""
+    points = [(point["tokens"], next(iter(point["bits_per_byte"].values()))) for point in curve]
+    known = [(tokens, figures[max(figures, key=int)]) for tokens, figures in points]
+    for (before, high), (after, low) in itertools.pairwise(known):
+        if low <= bits < high:
+            return float(before + (after - before) * (high - bits) / (high - low))
+    return None
 
 
 def wikitext_table(results: Results) -> str:
