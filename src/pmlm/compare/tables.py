@@ -188,7 +188,7 @@ def _bits(figure: dict[str, Any] | None) -> str:
 
 def training_table(results: Results) -> str:
     runs = in_order(results["pretrain"])
-    gpt = next((r["curve"] for r in runs if r["model"] == "gpt-a"), [])
+    gpt: list[dict[str, Any]] = next((r["curve"] for r in runs if r["model"] == "gpt-a"), [])
     rows = []
     for r in runs:
         last = r["curve"][-1]["bits_per_byte"] if r["curve"] else {}
@@ -306,7 +306,7 @@ def padding_table(results: Results) -> str:
 def gap_table(results: Results) -> str:
     """By way of padding: how much further behind GPT a masked model is on sentences than on long text."""
     tuned = reversed(in_order(r for r in results["tuned"] if "wikitext" in r))  # the first seed stays
-    long = {r["model"]: _place(r["wikitext"], "l2r") for r in tuned}
+    long = {r["model"]: r["wikitext"] for r in tuned}
     short = {(r["model"], r["packing"]): r["lm1b"] for r in results["padding"]}
     rows = []
     for r in in_order(results["padding"]):
@@ -314,8 +314,8 @@ def gap_table(results: Results) -> str:
         if r["model"] == "gpt-a" or gpt is None or not {"gpt-a", r["model"]} <= long.keys():
             continue
         one, other = r["lm1b"]["bidirectional"]["l2r"], gpt["causal"]["l2r"]
-        apart = long[r["model"]]["perplexity"] / long["gpt-a"]["perplexity"]
-        alone = _times(one.get("x given N"), other["x alone"])
+        apart = _times(*(_place(long[name], "l2r") for name in (r["model"], "gpt-a")))
+        alone = _times(one["x given N"], other["x alone"]) if "x given N" in one else None
         joint = _times(one["x and N"], other["x and N"])
         rows.append([r["title"], r["packing"], *(f"{x:.2f}" if x else "–" for x in (apart, alone, joint)),
                      *(f"{x / apart:.2f}" if x else "–" for x in (alone, joint)), _paper_gap(r["model"])])  # fmt: skip
@@ -331,8 +331,8 @@ def gap_table(results: Results) -> str:
     return f"{markdown(header, rows)}\n\n{note}"
 
 
-def _times(one: dict[str, Any] | None, other: dict[str, Any]) -> float | None:
-    return None if one is None else one["perplexity"] / other["perplexity"]
+def _times(one: dict[str, Any], other: dict[str, Any]) -> float:
+    return float(one["perplexity"] / other["perplexity"])
 
 
 def _paper_gap(model: str) -> str:
