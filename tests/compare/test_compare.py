@@ -51,7 +51,18 @@ def differing(one: dict[str, Any], other: dict[str, Any], where: str = "") -> se
     return found
 
 
-KEPT = sorted((Path(__file__).parents[2] / "results/comparison/laptop/pretrain").glob("*.json"))
+ROOT = Path(__file__).parents[2]
+LAPTOP = ROOT / "results/comparison/laptop"
+KEPT = sorted((LAPTOP / "pretrain").glob("*.json"))
+
+
+def test_the_tables_that_are_kept_are_those_of_their_json_and_the_docs_quote_them() -> None:
+    kept = (LAPTOP / "tables.md").read_text()
+    assert report(read_results(LAPTOP), "laptop") == kept
+    found = (ROOT / "docs/results.md").read_text().partition("### What was found")[2].partition("\n## ")[0]
+    quoted = [line for line in found.splitlines() if line.startswith("|")]
+    assert len(quoted) > 10
+    assert not set(quoted) - set(kept.splitlines())
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
