@@ -21,7 +21,7 @@ from pmlm.compare.protocol import arm_settings, tune_settings
 from pmlm.compare.records import once, read_record
 from pmlm.compare.settings import load_compare_settings, scale_names
 from pmlm.compare.stages import Comparison
-from pmlm.compare.tables import CLAIMS, Claim, gap_table, read_results, report
+from pmlm.compare.tables import CLAIMS, Claim, arithmetic_table, gap_table, read_results, report
 from pmlm.compare.texts import length_model, sentence_figures, sentence_rows
 from pmlm.compare.units import FOLDERS, Unit, model_units, stage_units
 from pmlm.config import to_dict
@@ -586,6 +586,25 @@ def test_a_model_is_told_when_gpt_had_its_bits(tmp_path: Path) -> None:
     assert "| GPT | 1 | 2.6M | 3.00M | 3 min | causal 1.000 | – |" in text
 
 
+def test_models_are_compared_at_the_arithmetic_of_the_cheapest(tmp_path: Path) -> None:
+    (tmp_path / "pretrain").mkdir()
+    for name in ("u-pmlm-r", "aplm-r"):
+        settings = arm_settings(TINY, name, 1)
+        points = [
+            {"tokens": tokens, "seconds": 1.0, "bits_per_byte": {"order-causal": {"16": bits}}}
+            for tokens, bits in ((400_000, 3.0), (800_000, 2.5), (1_000_000, 2.25))
+        ]
+        figures = {"parameters": 9, "tokens": 1_000_000, "training_seconds": 1.0, "curve": points}
+        about = {"model": name, "title": ARMS[name].title, "seed": 1, "settings": {"run": to_dict(settings)}}
+        (tmp_path / "pretrain" / f"{name}.json").write_text(json.dumps(about | figures))
+    assert (
+        1.25 < work_per_token(arm_settings(TINY, "aplm-r", 1)) / work_per_token(arm_settings(TINY, "u-pmlm-r", 1)) < 2.5
+    )
+    text = arithmetic_table(read_results(tmp_path))
+    assert "| u-PMLM-R | 1 | 1.00M | 2.250 |" in text
+    assert "| APLM-R | 1 | 0.40M | 3.000 |" in text
+
+
 def test_several_seeds_have_a_mean_and_a_deviation(tmp_path: Path) -> None:
     for seed, value in ((1, 10.0), (2, 12.0), (3, 14.0)):
         write_perplexity(tmp_path, "gpt-a", value, None, seed)
@@ -748,7 +767,17 @@ def test_the_tiny_scale_goes_from_text_to_tables_and_back_byte_for_byte(tmp_path
     code, text = run("--data", str(data), *folders, "--quiet")
     assert code == 0, text
     assert time.monotonic() - began < 600
-    for title in ("WikiText-103", "One Billion", "Padding", "Prior", "Bounds", "Equal time", "paper claims", "Samples"):
+    for title in (
+        "WikiText-103",
+        "One Billion",
+        "Padding",
+        "Prior",
+        "Bounds",
+        "Equal arithmetic",
+        "Equal time",
+        "paper claims",
+        "Samples",
+    ):
         assert title in text
     first = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     assert {"tables.md", "curves.svg", "curves.png"} <= first.keys()

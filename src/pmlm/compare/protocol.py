@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 from pmlm.compare.arms import ARMS
+from pmlm.compare.records import Record
 from pmlm.compare.settings import CompareSettings
+from pmlm.config import from_dict
 from pmlm.training.plan import work_per_token
 from pmlm.training.run import with_tokens
 from pmlm.training.settings import TrainSettings
@@ -57,3 +59,9 @@ def tune_settings(
     )
     per_step = settings.tune_tokens / run.num_steps
     return replace(run, rows=rows, batch_rows=max(1, round(per_step / row_tokens)))
+
+
+def record_work(record: Record) -> float | None:
+    """Operations per token of the run that a record is of; None where it does not say its settings."""
+    run = record.get("settings", {}).get("run")
+    return None if run is None else work_per_token(from_dict(TrainSettings, run))

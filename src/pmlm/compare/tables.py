@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pmlm.compare.arms import ARMS
+from pmlm.compare.protocol import record_work
 from pmlm.compare.records import Record, read_record
 from pmlm.compare.units import FOLDERS
 from pmlm.errors import DataError
@@ -95,6 +96,7 @@ def report(results: Results, scale: str) -> str:
         *_section("The gap to GPT on sentences", gap_table(results)),
         *_section("Prior of the masking ratio", prior_table(results)),
         *_section("Bounds over orders", importance_table(results)),
+        *_section("Equal arithmetic", arithmetic_table(results)),
         *_section("Equal time", time_table(results)),
         *_section("What the paper claims", checks_table(results)),
         *_section("Samples", samples_text(results)),
@@ -389,23 +391,44 @@ def importance_table(results: Results) -> str:
 def time_table(results: Results) -> str:
     """Held-out bits per byte of every model when the quickest of them was done."""
     runs = [r for r in in_order(results["pretrain"]) if r["curve"]]
+    table = _reached([(r, [point["seconds"] for point in r["curve"]]) for r in runs])
+    note = (
+        "What each model had reached when the quickest one was done, at the last evaluation before. The rate of that "
+        "one had come down by then, that of the others had not: runs planned for this time would be closer. Other work "
+        "on the same machine is in these times."
+    )
+    return table and f"{table}\n\n{note}"
+
+
+def arithmetic_table(results: Results) -> str:
+    """The same when the one with the least arithmetic was done."""
+    runs = [(r, record_work(r)) for r in in_order(results["pretrain"]) if r["curve"]]
+    costs = [(r, [point["tokens"] * work for point in r["curve"]]) for r, work in runs if work is not None]
+    if len(costs) < len(runs):
+        return ""
+    table = _reached(costs)
+    note = (
+        "What each model had reached when the one with the least arithmetic was done, at the last evaluation before; "
+        "here too the rates of the others had not come down yet."
+    )
+    return table and f"{table}\n\n{note}"
+
+
+def _reached(runs: Sequence[tuple[Record, Sequence[float]]]) -> str:
+    """Of runs and the costs of their evaluations: what all had reached for the cost of the cheapest one."""
     if len(runs) < 2:
         return ""
-    least = min(r["training_seconds"] for r in runs)
+    least = min(costs[-1] for _, costs in runs)
     rows = []
-    for r in runs:
-        reached = [point for point in r["curve"] if point["seconds"] <= least * 1.001]
+    for r, costs in runs:
+        reached = [point for point, cost in zip(r["curve"], costs, strict=True) if cost <= least * 1.001]
         for visibility, figures in (reached[-1]["bits_per_byte"] if reached else {}).items():
             longest = max(figures, key=int)
             rows.append(
                 [_titles(r, visibility, reached[-1]["bits_per_byte"] | {"": 0}), str(r["seed"]),
                  f"{reached[-1]['tokens'] / 1e6:.2f}M", f"{figures[longest]:.3f}"]
             )  # fmt: skip
-    note = (
-        "What each model had reached when the quickest one was done, at the last evaluation before. The rate of that "
-        "one had come down by then, that of the others had not: runs planned for this time would be closer."
-    )
-    return f"{markdown(['model', 'seed', 'tokens by then', 'bits per byte'], rows)}\n\n{note}"
+    return markdown(["model", "seed", "tokens by then", "bits per byte"], rows)
 
 
 def checks_table(results: Results) -> str:
