@@ -32,7 +32,7 @@ from pmlm.errors import ConfigError, DataError, TrainingDiverged
 from pmlm.keeping import locked
 from pmlm.lm import LM
 from pmlm.model import build_model
-from pmlm.objectives import APLM, Member
+from pmlm.objectives import APLM, GPT, Member
 from pmlm.runtime import generator
 from pmlm.training.plan import work_per_token
 from pmlm.training.settings import model_config
@@ -71,7 +71,9 @@ def test_records_that_are_kept_are_of_todays_protocol(path: Path, tmp_path: Path
     name, _, seed = path.stem.partition("-seed-")
     run = arm_settings(load_compare_settings("laptop", []), name, int(seed))
     assert once(path, {"run": to_dict(run)}, lambda: pytest.fail("made anew"), tmp_path / "lock")
-    other = replace(run, objective=replace(run.objective, members=(Member(objective=APLM),)))
+    first, *rest = run.objective.members
+    changed = Member(objective=GPT if first.objective.kind == APLM.kind else APLM)
+    other = replace(run, objective=replace(run.objective, members=(changed, *rest)))
     with pytest.raises(DataError, match=r"other settings \(run\.objective\.members\.0\."):
         once(path, {"run": to_dict(other)}, lambda: pytest.fail("made anew"), tmp_path / "lock")
 
