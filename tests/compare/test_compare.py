@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from pmlm.cli import app
 from pmlm.compare.arms import ARMS
-from pmlm.compare.protocol import arm_settings, tune_settings
-from pmlm.compare.records import once, read_record
+from pmlm.compare.protocol import RowTokens, arm_settings, tune_settings
+from pmlm.compare.records import once, read_record, timed
 from pmlm.compare.settings import load_compare_settings, scale_names
 from pmlm.compare.stages import Comparison
 from pmlm.compare.tables import CLAIMS, Claim, arithmetic_table, gap_table, read_results, report
@@ -29,15 +29,19 @@ from pmlm.corpus.framing import end_predicted, padding_as_text
 from pmlm.corpus.rows import RowSettings, RowStream
 from pmlm.corpus.shards import Corpus
 from pmlm.errors import ConfigError, DataError, TrainingDiverged
+from pmlm.evaluation import Scorer
 from pmlm.keeping import locked
 from pmlm.lm import LM
 from pmlm.model import build_model
 from pmlm.objectives import APLM, GPT, Member
+from pmlm.orders import parse_order
 from pmlm.runtime import generator
+from pmlm.tokenizer import train_tokenizer
 from pmlm.training.plan import work_per_token
 from pmlm.training.settings import model_config
 
 TINY = load_compare_settings("tiny", [])
+ROW_TOKENS = RowTokens(packed=60.0, own=20.0)
 
 
 def differing(one: dict[str, Any], other: dict[str, Any], where: str = "") -> set[str]:
@@ -95,7 +99,7 @@ def test_only_the_left_to_right_model_predicts_where_a_text_ends(corpus: Corpus)
         config = model_config(arm_settings(TINY, name, 1), corpus.tokenizer)
         assert (corpus.tokenizer.end_id in config.forbidden_ids) == (name != "gpt-a")
         assert corpus.tokenizer.pad_id in config.forbidden_ids
-    predicted = model_config(tune_settings(TINY, "u-pmlm-a", 1, "lm1b", "padding-predicted", 20.0), corpus.tokenizer)
+    predicted = model_config(tune_settings(TINY, "u-pmlm-a", 1, "lm1b", "padding-predicted", ROW_TOKENS), corpus.tokenizer)
     assert not {corpus.tokenizer.pad_id, corpus.tokenizer.end_id} & set(predicted.forbidden_ids)
     assert corpus.tokenizer.mask_id in predicted.forbidden_ids
 
@@ -143,16 +147,27 @@ def test_what_is_fine_tuned_on_fits_and_padded_rows_cut_no_sentence(tmp_path: Pa
     rows = stream.take(200)
     assert all(len(row) == 1 and row[0].at_start and row[0].at_end for row in rows)
 
+    del vars(study)["_row_tokens"]  # of the real texts
+    seen = {}
+    for packing in TINY.padding:
+        run = study._run_settings(Unit("padding", "u-pmlm-a", 1, "lm1b", packing))
+        stream = RowStream(study.corpus("lm1b"), run.rows, run.seed)
+        taken = stream.take(run.num_steps * run.batch_rows)
+        seen[packing] = sum(piece.stop - piece.start for row in taken for piece in row)
+    assert max(seen.values()) < 1.02 * min(seen.values())
+
 
 def test_bert_and_u_pmlm_are_padded_in_all_ways() -> None:
     padded = {(unit.model, unit.packing) for unit in stage_units(TINY, "padding")}
-    expected = {(name, way) for name in ("bert-r", "u-pmlm-a", "u-pmlm-r") for way in TINY.padding}
+    expected = {(name, way) for name in ("bert-a", "u-pmlm-a", "u-pmlm-r") for way in TINY.padding}
     assert padded == expected | {("gpt-a", "packed"), ("gpt-a", "padded")}
 
 
 def fresh(corpus: Corpus, name: str, packing: str = "packed") -> LM:
     settings = (
-        arm_settings(TINY, name, 1) if packing == "packed" else tune_settings(TINY, name, 1, "lm1b", packing, 9.0)
+        arm_settings(TINY, name, 1)
+        if packing == "packed"
+        else tune_settings(TINY, name, 1, "lm1b", packing, ROW_TOKENS)
     )
     config = model_config(settings, corpus.tokenizer)
     return LM(build_model(config, generator(1)), corpus.tokenizer, {}, None)
@@ -182,6 +197,23 @@ def test_joint_probability_of_a_sentence_counts_everything_that_is_predicted(cor
     padded = figures("u-pmlm-a", "padding-predicted")["bidirectional"]["l2r"]
     predicted = 2 * 24 - 2  # all slots but the start markers
     assert padded["x and N"]["nats_per_token"] == pytest.approx(predicted / tokens * math.log(size - 3), rel=0.03)
+    assert padded["x given N"]["nats_per_token"] == pytest.approx(math.log(size - 3), rel=0.03)
+
+
+def test_a_model_that_predicts_padding_is_told_the_length_by_showing_it(corpus: Corpus) -> None:
+    sentences = ["Tom is a cat.", "It rained at home."]
+    rows = sentence_rows(sentences, corpus.tokenizer, 24)
+    lm = fresh(corpus, "u-pmlm-a", "padding-predicted")
+    found = sentence_figures(
+        lm, rows, length_model(sentences, corpus.tokenizer, 24), exact=9, packing="padding-predicted", context=24
+    )
+    scorer = Scorer(lm.model, lm.tokenizer, "bidirectional", 0)
+    told = [padding_as_text(row, corpus.tokenizer, 24, predicted=False) for row in rows]
+    nll = scorer.exact_nll(told, parse_order("l2r"))
+    assert found["bidirectional"]["l2r"]["x given N"]["row_nll"] == pytest.approx(nll, abs=1e-3)
+    assert found["bidirectional"]["l2r"]["x alone"]["row_nll"] != pytest.approx(nll, abs=1e-3)
+    assert found["exact_rows"] == [[0, rows[0].num_tokens], [1, rows[1].num_tokens]]
+    assert found["bidirectional"]["bound"]["tokens"] == sum(row.num_tokens for row in rows)
 
 
 def test_rows_with_padding_as_text(corpus: Corpus) -> None:
@@ -202,9 +234,34 @@ def test_a_result_is_made_once_and_a_damaged_one_is_named(tmp_path: Path) -> Non
     assert {"pmlm", "commit", "seconds", "machine"} <= record["made"].keys()
     with pytest.raises(DataError, match=r"b\.json was made under other settings \(measure\.exact\)"):
         once(path, {"measure": {"exact": 9, "seeds": (1, 2)}}, dict, lock)
-    path.write_text("{")
-    with pytest.raises(DataError, match=r"b\.json is damaged"):
-        once(path, settings, dict, lock)
+    for damaged in ("{", "[]"):
+        path.write_text(damaged)
+        with pytest.raises(DataError, match=r"b\.json is damaged"):
+            once(path, settings, dict, lock)
+
+
+def test_seconds_of_a_result_count_stretches_that_were_stopped(tmp_path: Path) -> None:
+    path, lock = tmp_path / "b.json", tmp_path / "locks" / "b"
+
+    def stopped() -> dict[str, Any]:
+        time.sleep(0.3)
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            once(path, {}, stopped, lock)
+    record = once(path, {}, lambda: {"x": 1}, lock)
+    assert record is not None
+    assert 0.6 <= record["made"]["seconds"] < 5
+    with timed(lock) as seconds:
+        assert seconds() < 0.3  # what is done is forgotten
+
+
+def test_a_copy_says_how_the_original_was_made(tmp_path: Path) -> None:
+    once(tmp_path / "a.json", {}, lambda: {"x": 1}, tmp_path / "lock")
+    first = read_record(tmp_path / "a.json")
+    first["made"]["seconds"] = 77.0
+    assert once(tmp_path / "b.json", {}, lambda: first, tmp_path / "lock") == first
 
 
 def test_a_result_stands_where_only_what_changes_no_figure_has_changed(tmp_path: Path) -> None:
@@ -260,7 +317,8 @@ def comparison(tmp_path: Path, said: list[str], kept: tuple[str, ...] = ()) -> C
         replace(TINY, kept=kept), tmp_path, tmp_path / "work", tmp_path / "out", device=torch.device("cpu"),
         drive=lambda _run: None, say=said.append,
     )  # fmt: skip
-    vars(study)["_row_tokens"] = 20.0  # for which there are no texts
+    vars(study)["_row_tokens"] = ROW_TOKENS  # for which there are no texts
+    study._check_sources = lambda _stages: None  # type: ignore[method-assign]
     return study
 
 
@@ -355,6 +413,7 @@ def test_a_model_that_is_kept_with_the_results_is_measured_from_there_and_not_tr
     tmp_path: Path, corpus: Corpus
 ) -> None:
     study, unit = comparison(tmp_path, [], kept=("gpt-a",)), Unit("pretrain", "gpt-a", 1)
+    vars(study)["tokenizer"] = corpus.tokenizer
     run, lm = study.work / "runs" / unit.name, fresh(corpus, "gpt-a")
     trained: list[str] = []
 
@@ -408,8 +467,19 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
     with pytest.raises(TrainingDiverged, match=r"gpt-a-seed-1 diverged; all that does not need it was gone through"):
         study.run(("pretrain",))
     total = len(TINY.pretrained())
-    assert f"pretrain: u-pmlm-r-seed-1 is done; 1 of {total}, about 0 min left in this stage" in said
+    assert f"pretrain: u-pmlm-r-seed-1 is done; 1 of {total}, about 0 min left for one process" in said
     assert len(list((tmp_path / "out" / "pretrain").glob("*.json"))) == len(TINY.pretrained()) - 1
+
+
+def test_the_time_left_is_that_of_all_stages(tmp_path: Path) -> None:
+    study = comparison(tmp_path, [])
+    for stage, seconds in (("pretrain", 600), ("tune", 120)):
+        unit = stage_units(TINY, stage)[0]
+        path = put_record(study, unit)
+        path.write_text(json.dumps(read_record(path) | {"made": {"seconds": seconds}}))
+    left = {stage: len(stage_units(TINY, stage)) - 1 for stage in ("pretrain", "tune")}
+    minutes = 10 * left["pretrain"] + 2 * left["tune"]
+    assert study._outlook("tune") == f"1 of {left['tune'] + 1}, about {minutes} min left for one process"
 
 
 def with_fakes(study: Comparison) -> list[str]:
@@ -509,11 +579,10 @@ def test_a_fine_tuning_that_is_killed_loses_a_fifth_of_it_at_most(scale: str) ->
 def test_ways_of_padding_differ_in_nothing_else() -> None:
     packed = tune_settings(TINY, "u-pmlm-a", 1, "lm1b")
     for packing in ("padded", "padding-seen"):
-        run = tune_settings(TINY, "u-pmlm-a", 1, "lm1b", packing, 20.0)
+        run = tune_settings(TINY, "u-pmlm-a", 1, "lm1b", packing, ROW_TOKENS)
         changed = differing(to_dict(packed), to_dict(run))
         assert changed == {"name", "rows.packing", "rows.length", "batch_rows"}
-        tokens = run.num_steps * run.batch_rows * 20.0
-        assert tokens == pytest.approx(packed.num_steps * packed.batch_rows * packed.rows.length * 0.97, rel=0.02)
+        assert run.batch_rows == 3 * packed.batch_rows
 
 
 def figure(perplexity: float) -> dict[str, Any]:
@@ -702,8 +771,26 @@ def test_wrong_input_is_named(tmp_path: Path) -> None:
     assert "no stage 'bake'" in run("--stage", "bake")[1]
     assert "--data" in run("--stage", "prepare")[1]
     assert "holds no results yet" in run("--stage", "tables", "--out", str(tmp_path))[1]
-    missing = run("--stage", "prepare", "--data", str(tmp_path), "--work", str(tmp_path / "w"))[1]
-    assert "wiki.valid.tokens.xz is missing" in missing
+    folders = ("--data", str(tmp_path), "--work", str(tmp_path / "w"), "--out", str(tmp_path / "o"))
+    assert "1b_benchmark.dev.tokens.xz is missing" in run("--stage", "prepare", *folders)[1]
+    for stage, name in (("probe", "glue"), ("evaluate", "1b_benchmark"), ("tune,pretrain", "1b_benchmark")):
+        assert name in run("--stage", stage, *folders)[1]
+    for name in ("lm1b-heldout/1b_benchmark.dev", "wikitext-2/wiki.valid", "wikitext-103-valid-test/wiki.valid"):
+        put(tmp_path / f"{name}.tokens.xz", "x")
+    assert "glue is missing" in run("--stage", "all", *folders)[1]  # before anything is trained
+    (tmp_path / "glue").mkdir()
+    assert "wiki.test.tokens.xz is missing" in run("--stage", "all", *folders)[1]
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_model_of_another_vocabulary_is_not_measured(tmp_path: Path, corpus: Corpus) -> None:
+    study = comparison(tmp_path, [])
+    fresh(corpus, "gpt-a").save(study.work / "runs" / "x" / "model")
+    vars(study)["tokenizer"] = corpus.tokenizer
+    assert study.model("x").tokenizer.fingerprint == corpus.tokenizer.fingerprint
+    vars(study)["tokenizer"] = train_tokenizer(["Tom is a cat. " * 9], vocab_size=300)
+    with pytest.raises(DataError, match="another vocabulary"):
+        study.model("x")
 
 
 def test_a_log_says_what_is_done_and_what_is_left_and_tables_are_made_of_the_rest(

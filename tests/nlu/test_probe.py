@@ -51,12 +51,24 @@ def test_the_fit_is_at_its_minimum() -> None:
     model = fit(features_ND, label_N, 2, penalty=0.01)
 
     def loss(weight: torch.Tensor) -> torch.Tensor:
-        logits_NC = features_ND @ weight.T + model.bias
-        return torch.nn.functional.cross_entropy(logits_NC, label_N) + 0.005 * weight.square().sum()
+        nll_N = torch.nn.functional.cross_entropy(features_ND @ weight.T + model.bias, label_N, reduction="none")
+        by_class = (nll_N[label_N == 0].mean() + nll_N[label_N == 1].mean()) / 2
+        return by_class + 0.005 * weight.square().sum()
 
     slope = torch.func.grad(loss)(model.weight)
     assert slope.abs().max() < 1e-5
     assert fit(features_ND, label_N, 2, penalty=10.0).weight.norm() < model.weight.norm() / 10
+
+
+def test_a_rare_class_is_followed_as_a_frequent_one_is() -> None:
+    """A tenth of the labels, told apart by little: by frequency alone one would never say it."""
+    rng = torch.Generator().manual_seed(0)
+    label_N = (torch.arange(2000) % 10 == 0).long()
+    features_ND = torch.randn(2000, 1, generator=rng, dtype=torch.float64) + 0.8 * label_N[:, None]
+    said_N = fit(features_ND, label_N, 2, penalty=1e-4)(features_ND).argmax(1)
+    right = [float((said_N[label_N == c] == c).double().mean()) for c in (0, 1)]
+    assert right[0] == pytest.approx(right[1], abs=0.05)
+    assert min(right) > 0.6
 
 
 def test_what_cannot_be_probed_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One protocol for all models: the settings of each one's pretraining and fine-tuning."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from pmlm.compare.arms import ARMS
 from pmlm.compare.records import Record
@@ -12,6 +13,14 @@ from pmlm.training.settings import TrainSettings
 
 TUNE_SAVES = 5
 """How often a fine-tuning is saved, at least: it is short."""
+
+
+class RowTokens(NamedTuple):
+    """Content tokens of a row of sentences, on average."""
+
+    packed: float
+    own: float
+    """Of a row that holds one sentence."""
 
 
 def arm_settings(settings: CompareSettings, name: str, seed: int) -> TrainSettings:
@@ -34,12 +43,12 @@ def arm_settings(settings: CompareSettings, name: str, seed: int) -> TrainSettin
 
 
 def tune_settings(
-    settings: CompareSettings, name: str, seed: int, corpus: str, packing: str = "packed", row_tokens: float = 0.0
+    settings: CompareSettings, name: str, seed: int, corpus: str, packing: str = "packed", tokens: RowTokens | None = None
 ) -> TrainSettings:
     """The fine-tuning of one model on a corpus.
 
-    `packing` other than packed: sentences in rows of their own, which hold `row_tokens` content tokens on average. A
-    step has so many of them that all ways of packing see as many tokens in as many steps.
+    `packing` other than packed: sentences in rows of their own. By `tokens`, a step has so many of them that all ways of
+    packing see as many tokens in as many steps.
     """
     before = arm_settings(settings, name, seed)
     whole = replace(before.rows, short_share=0.0) if corpus == "lm1b" else before.rows  # sentences are short already
@@ -57,8 +66,8 @@ def tune_settings(
         packing=packing,  # type: ignore[arg-type]
         predict_end=whole.predict_end or packing == "padding-predicted",
     )
-    per_step = settings.tune_tokens / run.num_steps
-    return replace(run, rows=rows, batch_rows=max(1, round(per_step / row_tokens)))
+    assert tokens is not None
+    return replace(run, rows=rows, batch_rows=max(1, round(run.batch_rows * tokens.packed / tokens.own)))
 
 
 def record_work(record: Record) -> float | None:

@@ -1,5 +1,6 @@
 """Results of a comparison: each is made once, by one process, and says where it comes from."""
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ def once(path: Path, settings: Mapping[str, Any], make: Callable[[], Record], lo
     """The record at `path`, made and written whole where it is not there yet. None: another process is at it.
 
     A record that was made under other settings is refused: rows of one table would not be of one protocol. Settings of
-    a run (`run`) that change no figure may differ.
+    a run (`run`) that change no figure may differ. What `make` copies from another record says itself how that was made.
     """
     if path.is_file():
         return _checked(path, settings)
@@ -26,11 +27,32 @@ def once(path: Path, settings: Mapping[str, Any], make: Callable[[], Record], lo
             return None
         if path.is_file():
             return _checked(path, settings)
-        origin, began = made(), time.time()
-        record = {"settings": dict(settings), **make()}
-        record["made"] = {**origin, "seconds": round(time.time() - began, 1)}
-        write_text(path, json.dumps(record, indent=2) + "\n")
+        origin = made()
+        with timed(lock) as seconds:
+            record = {"settings": dict(settings), **make()}
+            record.setdefault("made", {**origin, "seconds": round(seconds(), 1)})
+            write_text(path, json.dumps(record, indent=2) + "\n")
         return record
+
+
+@contextlib.contextmanager
+def timed(lock: Path) -> Iterator[Callable[[], float]]:
+    """The seconds so far of a piece of work, those of earlier stretches that were stopped included."""
+    path, began = lock.with_name(f"{lock.name}.seconds"), time.time()
+    try:
+        before = float(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = 0.0
+
+    def seconds() -> float:
+        return before + time.time() - began
+
+    try:
+        yield seconds
+    except BaseException:
+        write_text(path, f"{seconds():.1f}")
+        raise
+    path.unlink(missing_ok=True)
 
 
 def amend(path: Path, key: str, entry: Record) -> Record:
@@ -43,7 +65,10 @@ def amend(path: Path, key: str, entry: Record) -> Record:
 
 def read_record(path: Path) -> Record:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError("no JSON object")
+        return record
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is damaged ({error}): remove it to measure again") from None
 

@@ -5,22 +5,26 @@ Units are locked, so that several processes can share the work; what is not read
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from pmlm.compare.arms import ARMS
-from pmlm.compare.protocol import arm_settings, tune_settings
-from pmlm.compare.records import Record, amend, once, read_record
+from pmlm.compare.protocol import RowTokens, arm_settings, tune_settings
+from pmlm.compare.records import Record, amend, once, read_record, timed
 from pmlm.compare.settings import CompareSettings
 from pmlm.compare.texts import Lengths, length_model, sentence_figures, sentence_rows, text_windows, window_figures
-from pmlm.compare.units import FOLDERS, Unit, model_units, stage_units
+from pmlm.compare.timing import step_seconds
+from pmlm.compare.units import FOLDERS, TIMING, Unit, model_units, stage_units
 from pmlm.config import to_dict
 from pmlm.corpus.documents import iter_documents, read_documents
 from pmlm.corpus.framing import Row
 from pmlm.corpus.prepare import PrepareSettings, prepare, read_ids
+from pmlm.corpus.rows import RowStream
 from pmlm.corpus.shards import Corpus, open_corpus
 from pmlm.errors import DataError, TrainingDiverged
 from pmlm.evaluation import Bar, no_bar
@@ -35,7 +39,7 @@ from pmlm.training.loop import MODEL, read_metrics
 from pmlm.training.run import Run
 from pmlm.training.settings import TrainSettings
 
-STAGES = ("prepare", *FOLDERS)
+STAGES = ("prepare", *FOLDERS, "timing")
 KEPT = "models"
 """Where the results hold models."""
 UNFINISHED = "unfinished"
@@ -44,6 +48,15 @@ ANCHORS = ("Tom is a cat and Jerry is a mouse.", "Tom and Jerry become good frie
 """The paper's demonstration (Appendix B)."""
 MEASURED = {"wikitext": ("context", "exact", "bound"), "lm1b": ("sentence_context", "exact_sentences")}
 """What of `measure` the figures of a fine-tuned model depend on."""
+TEXTS = {
+    "prepare": ("wikitext_train", "lm1b"), "evaluate": ("wikitext_test", "lm1b", "lm1b_train"),
+    "wikitext": ("wikitext_train", "wikitext_test"), "lm1b": ("lm1b", "lm1b_train"), "probe": ("glue",),
+}  # fmt: skip
+"""The sources that a stage, or a fine-tuning on a corpus, reads beside those of pretraining."""
+PACKED_ROWS = 512
+"""So many rows say how many content tokens a packed row holds."""
+ROUNDS = 7
+"""Counted steps of each model, for the time that one takes."""
 BETWEEN = 60
 """Tokens between the anchors."""
 PATIENCE = 0.5
@@ -74,12 +87,15 @@ class Comparison:
         Several processes may do this at once: each takes what no other is at. What had to wait is looked at again as
         long as something else was done meanwhile.
         """
+        self._check_sources(stages)
         if "prepare" in stages:
             self.prepare()
         has_news = True
         while has_news:
             done = [self._do(unit) for unit in self._units(stages)]
             has_news = any(done) and bool(self.waiting)
+        if "timing" in stages:
+            self._time_steps()
         for label, reason in self.waiting.items():
             self.say(f"not done: {label} ({reason})")
         for label in self.failed:
@@ -96,6 +112,18 @@ class Comparison:
             for unit in model_units(self.settings, name, seed)
             if unit.stage in stages and unit.label not in self.failed
         ]
+
+    def _check_sources(self, stages: tuple[str, ...]) -> None:
+        """What is missing is said before hours are spent."""
+        asked = [*stages, *(unit.corpus for unit in self._units(stages) if unit.corpus)]
+        names = {name for stage in asked for name in TEXTS.get(stage, ())} - {"lm1b_train"}
+        if "prepare" in stages:
+            names |= {"pretrain", "drop"}
+        for name in sorted(names):
+            value = getattr(self.settings.sources, name)
+            for path in (value,) if isinstance(value, str) else value:
+                if path:
+                    self.source(path)
 
     # -- texts ------------------------------------------------------------------------------------------------------
 
@@ -205,7 +233,10 @@ class Comparison:
         return folder
 
     def model(self, run: str) -> LM:
-        return load(self.model_folder(run), device=str(self.device))
+        lm = load(folder := self.model_folder(run), device=str(self.device))
+        if lm.tokenizer.fingerprint != self.tokenizer.fingerprint:
+            raise DataError(f"{folder} has another vocabulary than {self.work}: give the --work that it was trained in")
+        return lm
 
     def _pretrained(self, name: str, seed: int) -> LM:
         return self.model(arm_settings(self.settings, name, seed).name)
@@ -297,14 +328,15 @@ class Comparison:
             if not self._is_gone(unit):
                 return read_record(path)
             self.say(f"{unit.label} is recorded, but its model is gone from {self.work}: it is trained again")
-            origin, began = made(), time.time()
-            trained = self._made(unit)
-            again: Record = {key: trained[key] for key in ("tokens", "training_seconds") if key in trained}
-            return amend(path, "again", {**again, "made": {**origin, "seconds": round(time.time() - began, 1)}})
+            origin = made()
+            with timed(lock) as seconds:
+                trained = self._made(unit)
+                again: Record = {key: trained[key] for key in ("tokens", "training_seconds") if key in trained}
+                return amend(path, "again", {**again, "made": {**origin, "seconds": round(seconds(), 1)}})
 
     def _unit_settings(self, unit: Unit) -> dict[str, Any]:
         """What a record depends on."""
-        settings: dict[str, Any] = {"run": to_dict(self._run_settings(unit))}
+        settings: dict[str, Any] = {"run": to_dict(self._run_settings(unit)), "data": self._data_settings(unit)}
         match unit.stage:
             case "evaluate":
                 settings["measure"] = to_dict(self.settings.measure)
@@ -313,18 +345,32 @@ class Comparison:
                 settings["measure"] = {key: measure[key] for key in MEASURED[unit.corpus] if key in measure}
             case "probe":
                 settings |= {"probe": to_dict(self.settings.probe), "probes": list(self.settings.probes)}
+            case "samples":
+                settings["sample_seeds"] = list(self.settings.sample_seeds)
         return settings
+
+    def _data_settings(self, unit: Unit) -> dict[str, Any]:
+        """What it was made of."""
+        names = {"pretrain", "drop", *TEXTS.get(unit.stage, ()), *TEXTS.get(unit.corpus, ())}
+        return {"heldout": self.settings.heldout} | {
+            name: value for name, value in to_dict(self.settings.sources).items() if name in names
+        }
 
     def _run_settings(self, unit: Unit) -> TrainSettings:
         if unit.stage not in ("tune", "padding"):
             return arm_settings(self.settings, unit.model, unit.seed)
-        row_tokens = 0.0 if unit.packing == "packed" else self._row_tokens
-        return tune_settings(self.settings, unit.model, unit.seed, unit.corpus, unit.packing, row_tokens)
+        tokens = None if unit.packing == "packed" else self._row_tokens
+        return tune_settings(self.settings, unit.model, unit.seed, unit.corpus, unit.packing, tokens)
 
     @cached_property
-    def _row_tokens(self) -> float:
-        """Content tokens of a sentence that is fine-tuned on, on average."""
-        return sum(row.num_tokens for row in self._lesson_rows) / len(self._lesson_rows)
+    def _row_tokens(self) -> RowTokens:
+        """Of the sentences that are fine-tuned on."""
+        rows = tune_settings(self.settings, self.settings.models[0], self.settings.seeds[0], "lm1b").rows
+        packed = RowStream(self.corpus("lm1b"), rows, 0).take(PACKED_ROWS)
+        return RowTokens(
+            packed=sum(piece.stop - piece.start for row in packed for piece in row) / len(packed),
+            own=sum(row.num_tokens for row in self._lesson_rows) / len(self._lesson_rows),
+        )
 
     def _made(self, unit: Unit) -> Record:
         """A unit's figures."""
@@ -342,11 +388,20 @@ class Comparison:
                 return self._probed(unit.model, unit.seed)
 
     def _outlook(self, stage: str) -> str:
-        """How much of a stage is done and how long the rest would take one process."""
-        done = [read_record(path) for path in (self.out / FOLDERS[stage]).glob("*.json")]
-        left = max(0, len(stage_units(self.settings, stage)) - len(done))
-        minutes = left * sum(record["made"]["seconds"] for record in done) / len(done) / 60
-        return f"{len(done)} of {len(done) + left}, about {minutes:.0f} min left in this stage"
+        """How much of a stage is done and how long all the rest would take one process."""
+        units = stage_units(self.settings, stage)
+        done = sum(self._path(unit).is_file() for unit in units)
+        return f"{done} of {len(units)}, about {self._seconds_left() / 60:.0f} min left for one process"
+
+    def _seconds_left(self) -> float:
+        """By the mean of what was made in each stage; a stage of which nothing is there yet counts nothing."""
+        total = 0.0
+        for stage in FOLDERS:
+            units = [unit for unit in stage_units(self.settings, stage) if not unit.is_copy]
+            done = [read_record(self._path(unit)) for unit in units if self._path(unit).is_file()]
+            if done:
+                total += (len(units) - len(done)) * sum(r["made"]["seconds"] for r in done) / len(done)
+        return total
 
     def _lock(self, unit: str) -> Path:
         return self.work / "locks" / unit
@@ -354,7 +409,7 @@ class Comparison:
     # -- figures ----------------------------------------------------------------------------------------------------
 
     def _evaluated(self, run: TrainSettings) -> Record:
-        trained = read_record(self.out / "pretrain" / f"{run.name}.json")
+        trained = read_record(self.out / FOLDERS["pretrain"] / f"{run.name}.json")
         return {"tokens": trained["tokens"], **self._figures(run.name, ("wikitext", "lm1b"))}
 
     def _figures(self, run: str, corpora: tuple[str, ...], packing: str = "packed", *, orders: bool = True) -> Record:
@@ -403,9 +458,14 @@ class Comparison:
         room = lm.model.config.max_length - 2 - sum(len(self.tokenizer.encode(text)) for text in ANCHORS)
         blank = f"[MASK:{min(BETWEEN, room)}]"
         template = f"{ANCHORS[0]} {blank}" if name == "gpt-a" else f"{ANCHORS[0]} {blank} {ANCHORS[1]}"
-        order = "l2r" if name == "gpt-a" else "random"
-        texts = [lm.fill(template, order=order, seed=s).text for s in self.settings.sample_seeds]
-        return {"template": template, "order": order, "seeds": list(self.settings.sample_seeds), "texts": texts}
+        orders = ("l2r",) if name == "gpt-a" else ("l2r", "random")
+        seeds = list(self.settings.sample_seeds)
+        texts = {order: [lm.fill(template, order=order, seed=s).text for s in seeds] for order in orders}
+        return {"tokens": self._tokens(name, seed), "template": template, "seeds": seeds, "texts": texts}
+
+    def _tokens(self, name: str, seed: int) -> int:
+        """That a model was pretrained on."""
+        return int(read_record(self._path(Unit("pretrain", name, seed)))["tokens"])
 
     def _probed(self, name: str, seed: int) -> Record:
         """By probes on the frozen backbone."""
@@ -416,7 +476,31 @@ class Comparison:
         found = {}
         for task in find_tasks(self.settings.probes):
             found[task.name] = probe(start, load_glue(task, glue), self.settings.probe, self.device)
-        return {"probe": found}
+        return {"tokens": self._tokens(name, seed), "probe": found}
+
+    def _time_steps(self) -> None:
+        """A few steps of each model in turn; its weights are thrown away."""
+        path, lock = self.out / TIMING, self._lock("timing")
+        runs = {
+            name: arm_settings(self.settings, name, self.settings.seeds[0])
+            for name in (*self.settings.models, *self.settings.priors)
+            if ARMS[name].work_of is None
+        }
+        settings = {"runs": {name: to_dict(run) for name, run in runs.items()}, "rounds": ROUNDS}
+
+        def make() -> Record:
+            self.say(f"timing steps of {len(runs)} models")
+            with ExitStack() as stack:
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="pmlm-timing-")))
+                advance = stack.enter_context(self.bar("steps", len(runs) * (ROUNDS + 1)))
+                steps = {
+                    name: Run(run, self.corpus("pretrain"), folder / name, device=self.device).trainer.run()
+                    for name, run in runs.items()
+                }
+                return {"models": step_seconds(steps, ROUNDS, advance)}
+
+        if once(path, settings, make, lock) is None:
+            self.waiting["timing"] = "another process is at it"
 
 
 def _history(run: Path) -> Record:

@@ -134,10 +134,13 @@ def sentence_figures(
 ) -> dict[str, Any]:
     """Perplexity of sentences per content token, as p(x | N) where the model sees N, and as p(x, N).
 
-    Exact on a part; beside it the order-averaged bound of the content on all rows, where nothing else is predicted.
+    Exact on a part; beside it the order-averaged bound of the content, given N, on all rows (GPT: without the end). A
+    model that predicts padding is told N by showing it the end and the padding.
     """
     part = draw_part(rows, exact, seed)
-    report: dict[str, Any] = {}
+    report: dict[str, Any] = {"exact_rows": [[row.document, row.num_tokens] for row in part]}
+    told_packing = "padding-seen" if packing == "padding-predicted" else packing
+    told = [_shown(row, lm.tokenizer, told_packing, context, predicts_end=False) for row in part]
     for visibility in lm.model.config.visibilities:
         predicts_end = lm.tokenizer.end_id not in lm.model.config.forbidden_ids
         shown = [_shown(row, lm.tokenizer, packing, context, predicts_end=predicts_end) for row in part]
@@ -147,14 +150,17 @@ def sentence_figures(
                 content, rest = _scored(_scorer(lm, visibility, seed), shown, part, order, advance)
             if predicts_end:
                 entry = {"x alone": _per_token(part, content), "x and N": _per_token(part, content + rest)}
+                if packing == "padding-predicted":
+                    with bar(f"sentences given N, {order}, {visibility}", len(part)) as advance:
+                        content, _ = _scored(_scorer(lm, visibility, seed), told, part, order, advance)
+                    entry["x given N"] = _per_token(part, content)
             else:
                 prior = torch.tensor([lengths.nll(row.num_tokens) for row in part])
                 entry = {"x given N": _per_token(part, content), "x and N": _per_token(part, content + prior)}
             report[visibility][str(order)] = entry
-        if packing != "padding-predicted":
-            seen = [_shown(row, lm.tokenizer, packing, context, predicts_end=False) for row in rows]
-            with bar(f"bound of sentences, {visibility}", len(seen)) as advance:
-                report[visibility]["bound"] = _scorer(lm, visibility, seed).bound(seen, advance).to_dict()
+        seen = [_shown(row, lm.tokenizer, told_packing, context, predicts_end=False) for row in rows]
+        with bar(f"bound of sentences, {visibility}", len(seen)) as advance:
+            report[visibility]["bound"] = _scorer(lm, visibility, seed).bound(seen, advance).to_dict()
     report["unknown_share"] = unknown_share(rows, lm.tokenizer)
     return report
 
@@ -190,7 +196,7 @@ def _scored(
     return torch.cat(content), torch.cat(rest)
 
 
-def _per_token(part: Sequence[Row], nll_B: Tensor) -> dict[str, float]:
+def _per_token(part: Sequence[Row], nll_B: Tensor) -> dict[str, Any]:
     tokens = [row.num_tokens for row in part]
     nats = float(nll_B.sum()) / sum(tokens)
     error = ratio_stderr(list(zip(nll_B.tolist(), tokens, strict=True)))
@@ -201,4 +207,5 @@ def _per_token(part: Sequence[Row], nll_B: Tensor) -> dict[str, float]:
         "bits_per_byte": float(nll_B.sum()) / math.log(2) / sum(row.num_bytes for row in part),
         "rows": len(part),
         "tokens": sum(tokens),
+        "row_nll": [round(value, 4) for value in nll_B.tolist()],
     }

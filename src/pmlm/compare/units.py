@@ -13,9 +13,13 @@ FOLDERS = {
 }  # fmt: skip
 """Where the records of a stage are. The stages stand in the order in which a model goes through them."""
 
+TIMING = "timing.json"
+"""The record of how long a step of each model takes."""
+
 SAMPLED = ("u-pmlm-a", "u-pmlm-r", "bert-a", "bert-r", "gpt-a")
-PADDED = ("bert-r", "u-pmlm-a", "u-pmlm-r")
-"""Models that are fine-tuned in all ways of padding; GPT, which hides nothing, in rows with and without it."""
+PADDED = ("bert-a", "u-pmlm-a", "u-pmlm-r")
+"""Models that are fine-tuned in all ways of padding, the paper's three; GPT, which hides nothing, in rows with and
+without it."""
 PROBED = ("bert-r", "u-pmlm-r")
 """Beside the models that differ in the prior."""
 

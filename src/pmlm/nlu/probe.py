@@ -1,9 +1,10 @@
 """Linear probes: what a frozen backbone's summary of a text says of its class, by logistic regression.
 
 The summary is the mean over the text's slots of what each layer gives, side by side: where no visible token is ever
-predicted, nothing trains what the last layer makes of one. Features are standardised by the training texts, the fit
-goes to its minimum, and the penalty is chosen on a part of the training texts; nothing depends on first weights or on a
-learning rate. Dev texts are looked at once.
+predicted, nothing trains what the last layer makes of one. Features are standardised by the training texts, the classes
+count alike however frequent they are (else a weak signal of a rare class is never followed, and Matthews' correlation
+is that of a constant), the fit goes to its minimum, and the penalty is chosen on a part of the training texts; nothing
+depends on first weights or on a learning rate. Dev texts are looked at once.
 
 Shapes: N texts, D features, C classes.
 """
@@ -33,7 +34,7 @@ class ProbeSettings:
     """The most slots of a text."""
     train_rows: int | None = None
     """Train on so many examples, drawn at random; without it, on all."""
-    penalties: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1)
+    penalties: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
     """Half the sum of the squared weights costs so many nats per example; the best is taken."""
     aside: float = 0.1
     """The share of the training examples on which the penalty is chosen."""
@@ -68,13 +69,14 @@ def probe(start: Start, data: GlueData, settings: ProbeSettings, device: torch.d
         "stderr": _stderr(data.task, said_N, gold_N, settings.resamples),
         "constant": constant_score(data.task, gold_N.tolist()),
         "penalty": penalty,
+        "said": [int(n) for n in torch.bincount(said_N, minlength=num_classes)],
         "train": len(label_N),
         "dev": len(gold_N),
     }
 
 
 def fit(features_ND: Tensor, label_N: Tensor, num_classes: int, penalty: float) -> nn.Linear:
-    """The minimum of the mean loss and the penalty, from zero."""
+    """The minimum of the loss, the mean over the classes, and the penalty, from zero."""
     model = nn.Linear(features_ND.shape[1], num_classes, dtype=features_ND.dtype)
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
@@ -84,12 +86,18 @@ def fit(features_ND: Tensor, label_N: Tensor, num_classes: int, penalty: float) 
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(features_ND), label_N) + penalty / 2 * model.weight.square().sum()
+        loss = _mean_loss(model(features_ND), label_N) + penalty / 2 * model.weight.square().sum()
         loss.backward()
         return loss
 
     optimizer.step(closure)
     return model.requires_grad_(False)
+
+
+def _mean_loss(logits_NC: Tensor, label_N: Tensor) -> Tensor:
+    """Each class that occurs has the same weight."""
+    count_C = torch.bincount(label_N, minlength=logits_NC.shape[1]).to(logits_NC.dtype)
+    return nn.functional.cross_entropy(logits_NC, label_N, weight=1 / count_C.clamp(min=1))
 
 
 def _choose(features_ND: Tensor, label_N: Tensor, num_classes: int, settings: ProbeSettings) -> float:
@@ -99,7 +107,7 @@ def _choose(features_ND: Tensor, label_N: Tensor, num_classes: int, settings: Pr
 
     def loss(penalty: float) -> float:
         model = fit(features_ND[rest], label_N[rest], num_classes, penalty)
-        return float(nn.functional.cross_entropy(model(features_ND[aside]), label_N[aside]))
+        return float(_mean_loss(model(features_ND[aside]), label_N[aside]))
 
     return min(settings.penalties, key=loss)
 
