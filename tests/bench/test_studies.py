@@ -31,11 +31,11 @@ from pmlm.bench.material import (
 )
 from pmlm.bench.orders import REAL, OrderSettings, planned, study_orders
 from pmlm.bench.plots import draw_study
-from pmlm.bench.reading import KINDS, make_sheet, rating_table, read_key, read_ratings, summarise
+from pmlm.bench.reading import KINDS, make_sheet, rating_table, read_key, read_ratings, sheet_model, summarise
 from pmlm.bench.stories import StorySettings, rounded, study_stories, words_right
 from pmlm.bench.stories import planned as stories_planned
-from pmlm.bench.study import Notes, notes_path, provenance, read_document, run_study
-from pmlm.bench.tables import render, story_tables
+from pmlm.bench.study import Notes, model_identity, notes_path, provenance, read_document, run_study
+from pmlm.bench.tables import paired, render, story_tables
 from pmlm.cli import studies
 from pmlm.errors import ConfigError, DataError
 from pmlm.evaluation import Scorer, draw_part
@@ -427,7 +427,14 @@ def test_the_story_study_holds_what_the_card_needs(story_document: dict, model: 
     assert set(result["hidden_words"]["order-causal"]) == {"0.15", "0.5"}
     appraisal = result["free_stories"]["appraisal"]
     written = {f"{visibility}, {order}" for visibility in result["likelihood"] for order in ("l2r", "random")}
-    assert set(appraisal) == {"real", "real, words shuffled", *written, "order-causal, l2r, best of 3", "GPT"}
+    assert set(appraisal) == {
+        "real",
+        "real, words shuffled",
+        *written,
+        "order-causal, l2r, best of 3",
+        "GPT",
+        "GPT, best of 3",
+    }
     assert appraisal["real, words shuffled"]["distinct_1"] == appraisal["real"]["distinct_1"]
     assert result["storage"]["cost"]["float32"] == 0
     for name, each in result["samples"].items():
@@ -437,6 +444,43 @@ def test_the_story_study_holds_what_the_card_needs(story_document: dict, model: 
         for sample in each:  # along the first order
             assert sample["text"] == model.fill(sample["template"], order="l2r", top_p=0.9, seed=sample["seed"]).text
     assert all("Tom is a cat and Jerry is a mouse." in sample["text"] for sample in result["samples"]["Tom and Jerry"])
+
+
+def test_a_gpt_may_come_beside_later_and_the_model_is_asked_nothing_anew(
+    model: LM, gpt: LM, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, out = replace(SMALL, lengths=(32,), samples=1), tmp_path / "figures.json"
+
+    def study(other: LM | None) -> dict:
+        beside = {"gpt": other and model_identity(other)}
+        return run_study(
+            "stories", out, model, text, {}, "x",
+            lambda notes: study_stories(model, other, DOCUMENTS, None, small, notes, silent), beside=beside,
+        )  # fmt: skip
+
+    monkeypatch.setattr("pmlm.bench.study.notes_path", lambda out: out.with_name("kept.jsonl"))
+    monkeypatch.setattr("pmlm.bench.study.write_document", lambda _out, _document: None)  # which removes the notes
+    alone = study(None)
+    before = (tmp_path / "kept.jsonl").read_text()
+    both = study(gpt)
+    added = (tmp_path / "kept.jsonl").read_text().removeprefix(before)
+    assert {json.loads(line)["name"].split("/")[1][:4] for line in added.splitlines()} == {"gpt-"}
+    assert both["gpt"] == model_identity(gpt)
+    assert both["result"]["likelihood"] == alone["result"]["likelihood"]
+    assert study(None)["result"] == alone["result"]
+
+
+def test_figures_are_paired_over_the_stories_that_both_have() -> None:
+    def figures(**nll: float) -> dict:
+        numbers = [int(name[1:]) for name in nll]
+        return {"row_documents": numbers, "row_nll": list(nll.values()), "row_tokens": [10] * len(nll)}
+
+    one, other = figures(d3=12.0, d7=15.0), figures(d1=99.0, d3=10.0, d7=11.0, d9=99.0)
+    apart, error, documents = paired(one, other)
+    assert (apart, documents) == (pytest.approx(6 / 20), 2)
+    assert error == pytest.approx(0.1)  # 2 and 4 nats over 10 tokens each
+    twice = {"row_documents": [3, 3, 7], "row_nll": [6.0, 6.0, 15.0], "row_tokens": [5, 5, 10]}
+    assert paired(twice, other) == paired(one, other)
 
 
 def test_a_model_that_is_also_a_gpt_is_measured_as_one(model: LM) -> None:
@@ -464,8 +508,18 @@ def test_the_card_is_made_from_the_document(story_document: dict, model: LM, gpt
         "Written along the order `l2r`, temperature 1, top-p 0.9.",
         "15% hidden",
         "1.00 times",
+        "confidence less l2r",
+        "nats per token next to the GPT, on the same 3 stories",
+        "of `[MASK",  # which words were given, where that differs by seed
     ):
         assert needed in card, needed
+    trained_on = LM(model.model, model.tokenizer, model.about | {"tokens_before": 1_000_000}, None)
+    measured = json.loads(json.dumps(story_document))
+    measured["provenance"]["model"]["tokens_before"] = 1_000_000
+    measured["gpt"] = model_identity(gpt)
+    card = model_card(trained_on, measured, "")
+    assert "tokens of training in all: 3,463,966; the lines below are of the last leg" in card
+    assert f"The GPT beside it: {gpt.about['name']}, {gpt.model.num_parameters():,} parameters" in card
     assert f"{model.model.num_parameters():,} parameters" in card
     with pytest.raises(DataError, match="another model"):
         model_card(gpt, story_document, "")
@@ -509,7 +563,8 @@ def test_ratings_are_summed_up_by_side(tmp_path: Path) -> None:
     sheet, key = tmp_path / "reading.md", tmp_path / "reading-key.json"
     sheet.write_text(RATED)
     texts = [{"number": 1, "source": "model", "kind": "15 %"}, {"number": 2, "source": "real", "kind": "15 %"}]
-    key.write_text(json.dumps({"texts": texts}))
+    key.write_text(json.dumps({"texts": texts, "provenance": {"model": {"name": "ours"}}}))
+    assert sheet_model(key) == {"name": "ours"}
     rated = summarise(read_ratings(sheet), read_key(key))
     assert [(r["kind"], r["source"], r["whole"], r["sense"], r["taken_for_program"]) for r in rated] == [
         ("all", "model", 4, 5, 1), ("all", "real", 5, 3, 0), ("15 %", "model", 4, 5, 1), ("15 %", "real", 5, 3, 0),
@@ -517,7 +572,7 @@ def test_ratings_are_summed_up_by_side(tmp_path: Path) -> None:
     assert "| all | real | 1 | 5.00 ± 0.00 | 3.00 ± 0.00 | 0% |" in rating_table(rated)
     with pytest.raises(DataError, match="not of the same texts"):
         summarise(read_ratings(sheet), texts[:1])
-    for wrong in ("whole: 6 sense: 5 who: yes", "whole: __ sense: __ who: __", ""):
+    for wrong in ("whole: 6 sense: 5 who: yes", "whole: 45 sense: 12 who: yes", "whole: __ sense: __ who: __", ""):
         sheet.write_text(RATED.replace("whole: 4 sense: 5 who: yes", wrong))
         with pytest.raises(DataError, match="text 1 has no rating"):
             read_ratings(sheet)

@@ -49,9 +49,19 @@ def test_each_study_writes_its_document_its_pages_and_a_card(text: str, tmp_path
     assert sheet.read_text() == rated, "a sheet that a reader may be at is not written over"
     capsys.readouterr()
     assert run(["bench", "reading", str(sheet)]) == 0
-    assert "| all | model | 2 | 4.00 ± 0.00 | 3.00 ± 0.00 | 100% |" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "| all | model | 2 | 4.00 ± 0.00 | 3.00 ± 0.00 | 100% |" in said.out
+    weights = json.loads((tmp_path / "results" / "reading-key.json").read_text())["provenance"]["model"][
+        "weights_sha256"
+    ]
+    assert weights[:8] in said.err
 
     pmlm.load().save(tmp_path / "m", storage="float16")
+    other = ["bench", "stories", "--text", text, "--out", str(tmp_path / "results" / "other.json"), "-m"]
+    assert run([*other, str(tmp_path / "m"), *small["stories"]]) == 0
+    assert sheet.with_name(f"reading-{weights[:8]}.md").read_text() == rated, "another model's sheet is put aside"
+    assert run(["bench", "reading", str(sheet), "--key", str(tmp_path / "results" / "reading-key.json")]) != 0
+    assert "has no rating" in capsys.readouterr().err
     (tmp_path / "notes.md").write_text("## Data\n\nOurs.\n")
     figures = str(tmp_path / "results" / "stories.json")
     assert run(["bench", "card", figures, "-m", str(tmp_path / "m"), "--notes", str(tmp_path / "notes.md")]) == 0

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pmlm.bench.study import TRAINING
-from pmlm.bench.tables import origin, story_tables
+from pmlm.bench.tables import origin, paired, pairs_of, story_tables
 from pmlm.errors import DataError
 from pmlm.lm import LM
 
@@ -25,7 +25,7 @@ def model_card(lm: LM, document: Mapping[str, Any], notes: str) -> str:
         f"An any-order language model of {here['parameters']:,} parameters for short English stories: place words "
         "anywhere and let it write the rest, in any order (`pmlm generate`).\n",
         notes.strip() + "\n",
-        f"## Settings\n\n{_settings(here, lm.about)}",
+        f"## Settings\n\n{_settings(here, lm.about)}{_beside(document.get('gpt'))}",
         f"## Figures\n\n{story_tables(document['result'])}",
         f"## Weak points that the figures show\n\n{weak_points(document['result'])}",
         f"## Samples, unpicked: seeds from 0 on\n\n{_written_how(document['result']['settings'])}\n"
@@ -42,6 +42,9 @@ def _settings(shape: Mapping[str, Any], about: Mapping[str, Any]) -> str:
         f"- vocabulary of {shape['vocabulary']['size']:,} pieces ({shape['vocabulary']['kind']})",
         f"- visibilities: {', '.join(shape['visibilities'])} (the first is the default)",
     ]
+    if "tokens_before" in about:
+        total = about["tokens_before"] + about["tokens_seen"]
+        lines.append(f"- tokens of training in all: {total:,}; the lines below are of the last leg")
     lines += [f"- {key.replace('_', ' ')}: {_shown(value)}" for key, value in about.items() if key != "name"]
     return "\n".join(lines) + "\n"
 
@@ -73,18 +76,23 @@ def weak_points(result: Mapping[str, Any]) -> str:
 def _against_gpt(result: Mapping[str, Any]) -> list[str]:
     if result["gpt"] is None:
         return ["- no GPT of the same size was measured beside it."]
-    gpt = result["gpt"]["causal"]
     lines = []
-    for visibility, lengths in result["likelihood"].items():
-        longest = max(lengths, key=int)
-        if longest not in gpt:
-            continue
-        ours, theirs = (each[longest]["l2r"]["bits_per_byte"] for each in (lengths, gpt))
-        lines.append(
-            f"- {visibility}, left to right at {longest} slots: {ours:.3f} bits per byte, a GPT of the same data and "
-            f"budget {theirs:.3f} ({100 * (ours / theirs - 1):+.1f} %)."
-        )
+    for visibility, what, one, other in pairs_of(result):
+        if "GPT" in what:
+            apart, error, documents = paired(one, other)
+            lines.append(
+                f"- {visibility}, left to right: {apart:+.3f} ± {error or 0:.3f} nats per token next to the GPT, on "
+                f"the same {documents} stories."
+            )
     return lines
+
+
+def _beside(gpt: Mapping[str, Any] | None) -> str:
+    """What is known of the GPT that stands beside it."""
+    if gpt is None:
+        return ""
+    tokens = gpt.get("tokens_seen", 0) + gpt.get("tokens_before", 0)
+    return f"\nThe GPT beside it: {gpt['name']}, {gpt['parameters']:,} parameters, {tokens:,} tokens of training.\n"
 
 
 def _written_how(settings: Mapping[str, Any]) -> str:
@@ -101,11 +109,19 @@ def _samples(result: Mapping[str, Any]) -> str:
             continue
         parts.append(f"### {name[:1].upper()}{name[1:]}\n")
         template = each[0]["template"]
-        if len(template) <= LONGEST_SAMPLE and all(sample["template"] == template for sample in each):
-            parts.append(f"`{' '.join(template.split())}`\n".replace("``", "`"))
-        parts += [f"{sample['seed']}. {_flat(sample['text'])}" for sample in each]
+        is_one = all(sample["template"] == template for sample in each)
+        if is_one and len(template) <= LONGEST_SAMPLE:
+            parts.append(f"{_code(template)}\n")
+        for sample in each:
+            parts.append(f"{sample['seed']}. {_flat(sample['text'])}")
+            if not is_one:
+                parts.append(f"   - of {_code(sample['template'])}")
         parts.append("")
     return "\n".join(parts)
+
+
+def _code(template: str) -> str:
+    return f"`{' '.join(template.split())}`".replace("``", "`")
 
 
 def _quoted(text: str) -> str:

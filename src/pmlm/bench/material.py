@@ -6,7 +6,7 @@ its tokenizer cuts it too, so that what stays given keeps its ids.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -175,15 +175,15 @@ def hide_middle(passage: Passage) -> Template:
     return Template((Given(passage.text[: ends[0]]), Blank(size, starts_word=None), Given(last)))
 
 
-def document_rows(documents: Sequence[str], tokenizer: Tokenizer, context: int) -> list[Row]:
-    """The documents in windows of at most `context` slots."""
-    return [row for i, text in enumerate(documents) for row in windows(text, tokenizer, context, i)]
+def document_rows(documents: Mapping[int, str], tokenizer: Tokenizer, context: int) -> list[Row]:
+    """The documents, by number, in windows of at most `context` slots."""
+    return [row for i, text in documents.items() for row in windows(text, tokenizer, context, i)]
 
 
-def draw_documents(documents: Sequence[str], count: int, seed: int) -> list[str]:
-    """Some documents, drawn by the seed, in their own order; all where there are no more."""
+def draw_documents(documents: Sequence[str], count: int, seed: int) -> dict[int, str]:
+    """Some documents by their numbers, drawn by the seed, in their own order; all where there are no more."""
     pick = torch.randperm(len(documents), generator=generator(seed, "documents"))[:count]
-    return [documents[i] for i in sorted(pick.tolist())]
+    return {i: documents[i] for i in sorted(pick.tolist())}
 
 
 def shuffle_words(text: str, rng: torch.Generator) -> str:

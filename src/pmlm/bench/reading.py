@@ -105,7 +105,7 @@ def read_ratings(path: Path) -> dict[int, Rating]:
     for part in read_text(path).split("\n## ")[1:]:
         number, match = part.split("\n", 1)[0].strip(), _RATING.search(part)
         marks = () if match is None else match.groups()
-        is_valid = bool(marks) and marks[0] in "12345" and marks[1] in "12345" and marks[2].lower() in ("yes", "no")
+        is_valid = bool(marks) and {*marks[:2]} <= set("12345") and marks[2].lower() in ("yes", "no")
         if not number.isdigit() or not is_valid:
             raise DataError(f"{path}: text {number} has no rating such as `whole: 4 sense: 3 who: no`")
         found[int(number)] = Rating(int(marks[0]), int(marks[1]), marks[2].lower() == "yes")
@@ -115,8 +115,18 @@ def read_ratings(path: Path) -> dict[int, Rating]:
 
 
 def read_key(path: Path) -> list[dict[str, Any]]:
+    return list(_key(path)["texts"])
+
+
+def sheet_model(path: Path) -> dict[str, Any]:
+    """The model whose texts are on the sheet of this key."""
+    return dict(_key(path)["provenance"]["model"])
+
+
+def _key(path: Path) -> dict[str, Any]:
     try:
-        return list(json.loads(read_text(path))["texts"])
+        key = json.loads(read_text(path))
+        return {"texts": list(key["texts"]), "provenance": {"model": dict(key["provenance"]["model"])}}
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path} is no key of a reading sheet") from None
 

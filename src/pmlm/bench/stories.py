@@ -8,6 +8,8 @@ Shapes: M predictions, V vocabulary.
 """
 
 import copy
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,10 +27,10 @@ from pmlm.bench.material import (
     shuffle_words,
     write_texts,
 )
-from pmlm.bench.study import Advance, Notes, exact_in_parts
+from pmlm.bench.study import Advance, Notes, exact_in_parts, model_identity
 from pmlm.corpus.framing import Row, frame, row_batch
 from pmlm.errors import ConfigError
-from pmlm.evaluation import Scorer
+from pmlm.evaluation import Scorer, ratio_stderr
 from pmlm.generation.template import Template, parse_template, template_source
 from pmlm.likelihood import hidden_logp
 from pmlm.lm import LM
@@ -100,7 +102,7 @@ def study_stories(
     return {
         "settings": asdict(settings),
         "likelihood": study.likelihood(lm, "model"),
-        "gpt": None if gpt is None else study.likelihood(gpt, "gpt"),
+        "gpt": None if gpt is None else study.likelihood(gpt, _name_of(gpt)),
         "same_vocabulary": gpt is None or gpt.tokenizer.fingerprint == lm.tokenizer.fingerprint,
         "hidden_words": study.hidden_words(),
         "free_stories": study.free_stories(gpt),
@@ -115,8 +117,14 @@ def planned(lm: LM, gpt: LM | None, settings: StorySettings) -> int:
     likelihood = len(_lengths(lm, settings)) * sum(2 if is_causal else 4 for is_causal in kinds)
     likelihood += 0 if gpt is None else 2 * len(_lengths(gpt, settings))
     written = sum(1 if is_causal else len(settings.orders) for is_causal in kinds) + (gpt is not None)
-    written += settings.best_of > 1
+    written += (settings.best_of > 1) * (1 + (gpt is not None))
     return likelihood + 2 * kinds.count(False) + settings.stories * written + 4 + 6
+
+
+def _name_of(gpt: LM) -> str:
+    """In notes: with another GPT, or with one where there was none, a study goes on and asks its model nothing anew."""
+    identity = json.dumps(model_identity(gpt), sort_keys=True)
+    return f"gpt-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
 def _lengths(lm: LM, settings: StorySettings) -> list[int]:
@@ -183,11 +191,18 @@ class _Study:
 
     def _word_accuracy(self, visibility: Visibility, share: float) -> dict[str, Any]:
         passages = self.passages(self.settings.word_passages)
-        right: list[bool] = []
+        counts: list[tuple[float, int]] = []
         for i, passage in enumerate(passages):
             hidden = draw_hidden_units(passage, share, generator(self.settings.seed, "words", share, i))
-            right += words_right(self.lm, passage, hidden, visibility)
-        return {"words": len(right), "accuracy": sum(right) / max(len(right), 1), "passages": len(passages)}
+            asked = words_right(self.lm, passage, hidden, visibility)
+            counts.append((float(sum(asked)), len(asked)))
+        words, good = sum(n for _, n in counts), sum(value for value, _ in counts)
+        return {
+            "words": words,
+            "accuracy": good / max(words, 1),
+            "accuracy_stderr": ratio_stderr([pair for pair in counts if pair[1]]),
+            "passages": len(passages),
+        }
 
     def passages(self, count: int) -> list[Passage]:
         rng = generator(self.settings.seed, "passages")
@@ -206,27 +221,32 @@ class _Study:
         }
         for visibility in self.lm.model.config.visibilities:
             for order in self.settings.orders if visibility != "causal" else ("l2r",):
-                texts[f"{visibility}, {order}"] = self._stories(self.lm, templates, visibility, order)
+                texts[f"{visibility}, {order}"] = self._stories(self.lm, "model", templates, visibility, order)
         if (best_of := self.settings.best_of) > 1:
             visibility, order = self.lm.model.config.visibilities[0], self.settings.orders[0]
             name = f"{visibility}, {order}, best of {best_of}"
-            texts[name] = self._stories(self.lm, templates, visibility, order, best_of)
+            texts[name] = self._stories(self.lm, "model", templates, visibility, order, best_of)
         if gpt is not None:
             room = gpt.model.config.max_length - 2
             sizes = [min(len(gpt.tokenizer.encode(text)), room) for text in real]
             own = [parse_template(f"[MASK:{size}]") for size in sizes]
-            texts["GPT"] = self._stories(gpt, own, "causal", "l2r")
+            texts["GPT"] = self._stories(gpt, _name_of(gpt), own, "causal", "l2r")
+            if best_of > 1:
+                texts[f"GPT, best of {best_of}"] = self._stories(gpt, _name_of(gpt), own, "causal", "l2r", best_of)
+        noted = {name: name.replace("GPT", _name_of(gpt)) if gpt is not None else name for name in texts}
         return {
             "whole_documents": sum(passage.is_whole for passage in passages),
+            "not_written": {name: self.settings.stories - len(each) for name, each in texts.items()},
             "appraisal": {
-                name: self.notes.get(f"judged/{name}", appraise, each, self.judge) for name, each in texts.items()
+                name: self.notes.get(f"judged/{noted[name]}", appraise, each, self.judge)
+                for name, each in texts.items()
             },
         }
 
     def _stories(
-        self, lm: LM, templates: Sequence[Template], visibility: Visibility, order: str, best_of: int = 1
+        self, lm: LM, who: str, templates: Sequence[Template], visibility: Visibility, order: str, best_of: int = 1
     ) -> list[str]:
-        name = f"free/{lm.about.get('name', 'model')}/{visibility}/{order}/{best_of}"
+        name = f"free/{who}/{visibility}/{order}/{best_of}"
         options = self._options(order, visibility)
         texts = write_texts(lm, templates, options, self.notes, name, best_of=best_of, progress=self.advance)
         return [text for text in texts if text is not None]

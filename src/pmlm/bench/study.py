@@ -21,7 +21,7 @@ from pmlm.orders import Order
 P = ParamSpec("P")
 T = TypeVar("T")
 Advance = Callable[[int], None]
-TRAINING = ("steps", "tokens_seen")
+TRAINING = ("steps", "tokens_seen", "tokens_before", "heldout_bits_per_byte")
 """How far a model was trained: what another state of the same run differs in, whatever its weights are stored as."""
 
 
@@ -121,17 +121,19 @@ def run_study(
     settings: Mapping[str, Any],
     command: str,
     work: Callable[[Notes], dict[str, Any]],
+    beside: Mapping[str, object] | None = None,
     **others: object,
 ) -> dict[str, Any]:
     """Make a study's document and write it; a run that was stopped goes on where it was.
 
-    `others` are what else decides the figures (the judge, a second model): notes of other ones are not taken.
+    `others` are what else decides the figures (the judge): notes of other ones are not taken. `beside`: what is
+    measured beside the model, under names of its own in the notes.
     """
     about = {"file": text.name, "sha256": hashlib.sha256(text.read_bytes()).hexdigest()}
     where = provenance(lm, command)
     decides = {"study": name, "settings": settings, "text": about, "model": where["model"], **others}
     result = work(Notes(notes_path(out), decides))
-    document = {"study": name, "provenance": where, "text": about, **others, "result": result}
+    document = {"study": name, "provenance": where, "text": about, **others, **(beside or {}), "result": result}
     write_document(out, document)
     return document
 

@@ -189,8 +189,9 @@ def story_tables(result: Mapping[str, Any]) -> str:
     ]
     if not result["same_vocabulary"]:
         parts.append("The GPT has a vocabulary of its own, so its windows are cut at other places.\n")
+    parts.append(_paired_table(result))
     rows = [
-        [visibility, *(f"{percent(f['accuracy'])} of {f['words']}" for f in shares.values())]
+        [visibility, *(f"{percent(f['accuracy'])} ± {_points(f)} of {f['words']}" for f in shares.values())]
         for visibility, shares in result["hidden_words"].items()
     ]
     if rows:
@@ -202,8 +203,8 @@ def story_tables(result: Mapping[str, Any]) -> str:
     free = result["free_stories"]
     parts.append(
         f"### Free stories before an outside judge\n\n{s['stories']} stories of the lengths of as many real ones; "
-        f"temperature {s['temperature']:g}, top-p {s['top_p']:g}.\n\n"
-        + table(APPRAISAL_HEAD, appraisal_rows(free["appraisal"]))
+        f"temperature {s['temperature']:g}, top-p {s['top_p']:g}. An any-order model knows where a story ends, a GPT "
+        "does not: its stories are cut there.\n\n" + table(APPRAISAL_HEAD, appraisal_rows(free["appraisal"]))
     )
     storage = result["storage"]
     if storage is None:
@@ -220,6 +221,50 @@ def story_tables(result: Mapping[str, Any]) -> str:
         )
     )
     return "\n".join(parts)
+
+
+def _points(figure: Mapping[str, Any]) -> str:
+    """The standard error of a share, in points of a hundred."""
+    return f"{100 * (figure.get('accuracy_stderr') or 0):.1f}"
+
+
+def paired(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float | None, int]:
+    """Nats per token apart over the documents that both were measured on, the error of that, and their number."""
+    sums = [_by_document(figure) for figure in (one, other)]
+    both = sorted(sums[0].keys() & sums[1].keys())
+    pairs = [(sums[0][d][0] - sums[1][d][0], sums[0][d][1]) for d in both]
+    return sum(a for a, _ in pairs) / max(1, sum(n for _, n in pairs)), ratio_stderr(pairs), len(both)
+
+
+def _by_document(figure: Mapping[str, Any]) -> dict[int, tuple[float, int]]:
+    sums: dict[int, tuple[float, int]] = {}
+    rows = zip(figure["row_documents"], figure["row_nll"], figure["row_tokens"], strict=True)
+    for document, nll, tokens in rows:
+        before = sums.get(document, (0.0, 0))
+        sums[document] = before[0] + nll, before[1] + tokens
+    return sums
+
+
+def pairs_of(result: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any], Mapping[str, Any]]]:
+    """What is compared on the same stories, at the greatest length: (visibility, what, one, other)."""
+    found = []
+    for visibility, lengths in result["likelihood"].items():
+        longest = max(lengths, key=int)
+        ours, gpt = lengths[longest], (result["gpt"] or {}).get("causal", {}).get(longest)
+        found += [(visibility, f"{o} less l2r", ours[o], ours["l2r"]) for o in ("random", "confidence") if o in ours]
+        if gpt is not None and result["same_vocabulary"]:
+            found.append((visibility, "l2r less the GPT's", ours["l2r"], gpt["l2r"]))
+    return found
+
+
+def _paired_table(result: Mapping[str, Any]) -> str:
+    rows = []
+    for visibility, what, one, other in pairs_of(result):
+        apart, error, documents = paired(one, other)
+        rows.append([visibility, what, f"{apart:+.3f} ± {error or 0:.3f}", str(documents)])
+    return "On the same stories, at the greatest length:\n\n" + table(
+        ["visibility", "difference", "nats per token", "stories"], rows
+    )
 
 
 def _figure(figure: Mapping[str, Any] | None) -> str:

@@ -47,9 +47,9 @@ def compare(
     device: DeviceOption = "auto",
 ) -> None:
     """Train the paper's models under one protocol, measure them, and print the tables; what is done is not redone."""
+    from pmlm.compare.layout import has_results
     from pmlm.compare.settings import load_compare_settings
     from pmlm.compare.stages import STAGES
-    from pmlm.compare.tables import has_results
 
     settings = load_compare_settings(scale, sets or [])
     known = (*STAGES, "tables")
@@ -93,13 +93,14 @@ def _comparison(
 
 
 def _show_tables(out: Path, scale: str, *, json: bool) -> None:
+    from pmlm.compare.layout import read_results
     from pmlm.compare.plots import draw_comparison
-    from pmlm.compare.tables import read_results, report
+    from pmlm.compare.tables import report
     from pmlm.keeping import write_text
 
     results = read_results(out)
     text = report(results, scale)
     write_text(out / "tables.md", text)
+    print_json(results) if json else print(text)
     for name in ("curves.svg", "curves.png"):
         draw_comparison(results, out / name)
-    print_json(results) if json else print(text)

@@ -202,18 +202,35 @@ def stories(
     if whole is not None and model_identity(whole)["tokenizer"] != model_identity(lm)["tokenizer"]:
         raise ConfigError(f"{original} is another model: it has another vocabulary")
     judging = _judge(judge, no_judge)
-    if reading and (out.parent / SHEET).exists():
-        talk(f"{out.parent / SHEET} is there already and stays as it is", quiet=quiet)
-    elif reading:
+    if reading and not _has_sheet(lm, out.parent, quiet=quiet):
         options = FillOptions(order=settings.orders[0], temperature=temperature, top_p=top_p)
         _write_sheet(lm, texts, reading, out.parent, options, seed, best_of)
     with progress_bar("stories", planned(lm, other, settings), quiet=quiet) as advance:
         document = run_study(
             "stories", out, lm, text, asdict(settings), _command(),
             lambda notes: study_stories(lm, other, texts, judging, settings, notes, advance, whole),
-            judge=judging and judging.name, gpt=other and model_identity(other),
+            beside={"gpt": other and model_identity(other)}, judge=judging and judging.name,
         )  # fmt: skip
     _print(document, out, json=json)
+
+
+def _has_sheet(lm: LM, folder: Path, *, quiet: bool) -> bool:
+    """Whether this model's sheet is there, which a reader may have filled in; another model's is put aside."""
+    from pmlm.bench.reading import sheet_model
+    from pmlm.bench.study import model_identity
+
+    if not (folder / SHEET).exists():
+        return False
+    of, here = sheet_model(folder / KEY), model_identity(lm)
+    if of.get("weights_sha256") == here["weights_sha256"]:
+        talk(f"{folder / SHEET} is there already and stays as it is", quiet=quiet)
+        return True
+    mark = str(of.get("weights_sha256"))[:8]
+    for name in (SHEET, KEY):
+        path = folder / name
+        path.rename(path.with_name(f"{path.stem}-{mark}{path.suffix}"))
+    talk(f"the sheet of another model is {Path(SHEET).stem}-{mark}.md now", quiet=quiet)
+    return False
 
 
 def _write_sheet(
@@ -237,9 +254,11 @@ def reading(
     json: JsonOption = False,
 ) -> None:
     """What a blind reader thought: means of the ratings by side and kind of blank, from the sheet and its key."""
-    from pmlm.bench.reading import rating_table, read_key, read_ratings, summarise
+    from pmlm.bench.reading import rating_table, read_key, read_ratings, sheet_model, summarise
 
-    rated = summarise(read_ratings(sheet), read_key(key or sheet.with_name(KEY)))
+    where = key or sheet.with_name(KEY)
+    rated, model = summarise(read_ratings(sheet), read_key(where)), sheet_model(where)
+    talk(f"texts of {model.get('name')}, weights {str(model.get('weights_sha256'))[:8]}", quiet=json, logged=True)
     print_json(rated) if json else print(rating_table(rated))
 
 

@@ -47,6 +47,8 @@ ARMS: dict[str, Arm] = {
     "aplm-r-equal-work": Arm("APLM-R, u-PMLM-R's arithmetic", "relative", (APLM,), work_of="u-pmlm-r"),
     "both-r": Arm("u-PMLM + APLM, R", "relative", (RELEASED, APLM)),
     "bert-r-80-10-10": Arm("BERT-R, 80-10-10", "relative", (_masked(BERT, corruption="80-10-10"),)),
-    "prior-half": Arm("prior uniform [0, 0.5]", "relative", (_masked(RELEASED, prior=Prior(high=0.5)),)),
-    "prior-beta": Arm("prior Beta(2, 2)", "relative", (_masked(RELEASED, prior=Prior(kind="beta", a=2.0, b=2.0)),)),
+    "prior-half": Arm("u-PMLM-R, prior uniform [0, 0.5]", "relative", (_masked(RELEASED, prior=Prior(high=0.5)),)),
+    "prior-beta": Arm(
+        "u-PMLM-R, prior Beta(2, 2)", "relative", (_masked(RELEASED, prior=Prior(kind="beta", a=2.0, b=2.0)),)
+    ),
 }

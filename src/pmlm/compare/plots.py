@@ -1,39 +1,51 @@
 """Learning curves of all models: against tokens, against arithmetic and against time."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pmlm.bench.plots import open_plot
-from pmlm.compare.protocol import record_work
-from pmlm.compare.tables import Results, in_order
+from pmlm.compare.arms import ARMS
+from pmlm.compare.budgets import YARDSTICK, arithmetic, runs, seconds
+from pmlm.compare.layout import Results, longest, title
+from pmlm.compare.records import Record
 
-COLOURS = [f"C{number}" for number in range(10)] + ["k", "r", "g", "b", "m", "c", "y", "0.5"]
+COLOURS = ("C0", "C1", "k", "C3", "C2", "C4", "C5", "C6", "C7", "C8", "C9", "#7a4a00", "#004a7a")
+"""One for each model, whatever has been trained already."""
 
 
 def draw_comparison(results: Results, path: Path) -> None:
-    """Held-out bits per byte, order-averaged (GPT: left to right), to .png or .svg."""
-    runs = [r for r in in_order(results["pretrain"]) if r["curve"]]
-    if not runs:
+    """Held-out bits per byte, order-averaged (GPT: left to right), to .png or .svg. Further seeds are thin lines."""
+    trained = runs(results)
+    if not trained:
         return
-    with open_plot(path, 3) as panels:
-        for number, run in enumerate(runs):
-            for style, visibility in zip(("-", "--"), run["curve"][-1]["bits_per_byte"], strict=False):
-                _draw(panels, run, visibility, {"color": COLOURS[number % len(COLOURS)], "linestyle": style})
-        panels[0].set(xlabel="tokens, millions", ylabel="held-out bits per byte")
-        panels[1].set(xlabel="arithmetic, 10¹² operations")
-        panels[2].set(xlabel="minutes of training")
-        panels[2].legend(fontsize=8)
-        for axes in panels:
-            axes.grid(alpha=0.3)
+    work, time = arithmetic(results), seconds(results)
+    axes: list[tuple[str, Callable[[Record], float | None]]] = [
+        ("tokens, millions", lambda _run: 1e-6),
+        ("arithmetic, 10¹² operations", lambda run: work[run["model"]] / 1e12 if run["model"] in work else None),
+    ]
+    whole = next((r["curve"][-1]["tokens"] for r in trained if r["model"] == YARDSTICK), None)
+    if time and whole:
+        unit = whole * time[YARDSTICK]
+        axes.append(("time, BERT's whole run = 1", lambda run: time[run["model"]] / unit))
+    first = min(run["seed"] for run in trained)
+    with open_plot(path, len(axes)) as panels:
+        for panel, (name, cost) in zip(panels, axes, strict=True):
+            for run in trained:
+                if (scale := cost(run)) is not None:
+                    _draw(panel, run, scale, is_first=run["seed"] == first)
+            panel.set(xlabel=name)
+            panel.grid(alpha=0.3)
+        panels[0].set(ylabel="held-out bits per byte")
+        handles, labels = panels[0].get_legend_handles_labels()
+        panels[0].figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
 
 
-def _draw(panels: Any, run: dict[str, Any], visibility: str, style: dict[str, str]) -> None:
-    points = run["curve"]
-    bits = [p["bits_per_byte"][visibility] for p in points]
-    values = [figures[max(figures, key=int)] for figures in bits]
-    seed = "" if run["seed"] == 1 else f", seed {run['seed']}"
-    label, work = f"{run['title']}{seed}, {visibility}", record_work(run)
-    panels[0].plot([p["tokens"] / 1e6 for p in points], values, marker=".", **style)
-    if work is not None:
-        panels[1].plot([p["tokens"] * work / 1e12 for p in points], values, marker=".", **style)
-    panels[2].plot([p["seconds"] / 60 for p in points], values, marker=".", label=label, **style)
+def _draw(panel: Any, run: Record, scale: float, *, is_first: bool) -> None:
+    points, colour = run["curve"], COLOURS[list(ARMS).index(run["model"]) % len(COLOURS)]
+    for style, visibility in zip(("-", "--", ":"), points[-1]["bits_per_byte"], strict=False):
+        panel.plot(
+            [p["tokens"] * scale for p in points], [longest(p["bits_per_byte"][visibility]) for p in points],
+            color=colour, linestyle=style, linewidth=1.6 if is_first else 0.7,
+            marker="." if is_first else None, label=f"{title(run)}, {visibility}" if is_first else None,
+        )  # fmt: skip

@@ -43,12 +43,17 @@ def arm_settings(settings: CompareSettings, name: str, seed: int) -> TrainSettin
 
 
 def tune_settings(
-    settings: CompareSettings, name: str, seed: int, corpus: str, packing: str = "packed", tokens: RowTokens | None = None
+    settings: CompareSettings,
+    name: str,
+    seed: int,
+    corpus: str,
+    packing: str = "packed",
+    tokens: RowTokens | None = None,
 ) -> TrainSettings:
     """The fine-tuning of one model on a corpus.
 
-    `packing` other than packed: sentences in rows of their own. By `tokens`, a step has so many of them that all ways of
-    packing see as many tokens in as many steps.
+    `packing` other than packed: sentences in rows of their own. By `tokens`, a step has so many of them that all ways
+    of packing see as many tokens in as many steps.
     """
     before = arm_settings(settings, name, seed)
     whole = replace(before.rows, short_share=0.0) if corpus == "lm1b" else before.rows  # sentences are short already

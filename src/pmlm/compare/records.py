@@ -18,7 +18,7 @@ def once(path: Path, settings: Mapping[str, Any], make: Callable[[], Record], lo
     """The record at `path`, made and written whole where it is not there yet. None: another process is at it.
 
     A record that was made under other settings is refused: rows of one table would not be of one protocol. Settings of
-    a run (`run`) that change no figure may differ. What `make` copies from another record says itself how that was made.
+    a run (`run`) that change no figure may differ. A copy of another record says how that one was made.
     """
     if path.is_file():
         return _checked(path, settings)

@@ -20,6 +20,8 @@ class Sources:
     pretrain: tuple[str, ...]
     drop: str = ""
     """A list of documents to leave out of pretraining."""
+    protect: bool = False
+    """Leave out of pretraining also what shares long runs of words with the test articles of WikiText-103."""
     wikitext_train: str
     wikitext_test: str
     lm1b: str

@@ -4,7 +4,7 @@ Units are locked, so that several processes can share the work; what is not read
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -159,7 +159,9 @@ class Comparison:
         sources = self.settings.sources
         drop = read_ids(self.source(sources.drop)) if sources.drop else []
         main = PrepareSettings(heldout=self.settings.heldout)
-        self._prepare([self.source(name) for name in sources.pretrain], "pretrain", main, drop)
+        test = self.source(sources.wikitext_test) if sources.protect else None
+        protect = [] if test is None else read_documents(test, "wikitext")
+        self._prepare([self.source(name) for name in sources.pretrain], "pretrain", main, drop, protect)
         wikitext = PrepareSettings(split="wikitext", heldout=0.05, min_chars=1)
         self._prepare([self.source(sources.wikitext_train)], "wikitext", wikitext)
         self._prepare_sentences()
@@ -169,9 +171,12 @@ class Comparison:
         write_text(path, "\n".join(self.lessons) + "\n")
         self._prepare([path], "lm1b", PrepareSettings(split="lines", heldout=0.05, min_chars=1))
 
-    def _prepare(self, paths: list[Path], name: str, settings: PrepareSettings, drop: list[str] | None = None) -> None:
+    def _prepare(
+        self, paths: list[Path], name: str, settings: PrepareSettings, drop: Sequence[str] = (),
+        protect: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.say(f"preparing {name}")
-        prepare(paths, self.work / "corpora" / name, self.tokenizer, settings, drop_ids=drop or [])
+        prepare(paths, self.work / "corpora" / name, self.tokenizer, settings, drop_ids=drop, protect=protect)
 
     def corpus(self, name: str) -> Corpus:
         folder = self.work / "corpora" / name
@@ -351,7 +356,7 @@ class Comparison:
 
     def _data_settings(self, unit: Unit) -> dict[str, Any]:
         """What it was made of."""
-        names = {"pretrain", "drop", *TEXTS.get(unit.stage, ()), *TEXTS.get(unit.corpus, ())}
+        names = {"pretrain", "drop", "protect", *TEXTS.get(unit.stage, ()), *TEXTS.get(unit.corpus, ())}
         return {"heldout": self.settings.heldout} | {
             name: value for name, value in to_dict(self.settings.sources).items() if name in names
         }
