@@ -21,6 +21,7 @@ from pmlm.errors import CheckpointError, ConfigError, DataError, RunError, Train
 from pmlm.keeping import alone_in
 from pmlm.lm import LM
 from pmlm.training import resume as resume_module
+from pmlm.training.adapt import split_note
 from pmlm.training.ahead import Ahead
 from pmlm.training.distributed import Ranks, backends, naming_lost_ranks, own_device
 from pmlm.training.job import Job
@@ -350,6 +351,17 @@ def test_a_model_says_what_it_was_started_from(corpus: Corpus, folder: Path, tmp
     list(Run(make_settings(num_steps=1), corpus, tmp_path / "third", device=CPU, init_from=second).events())
     third = load(tmp_path / "third" / "model")
     assert third.about["tokens_before"] == first.about["tokens_seen"] + second.about["tokens_seen"]
+    assert third.about["heldout_share"] == corpus.manifest["recipe"]["settings"]["heldout"]
+
+
+def test_texts_that_one_leg_was_trained_on_are_not_called_held_out_in_the_next(corpus: Corpus, tmp_path: Path) -> None:
+    share = corpus.manifest["recipe"]["settings"]["heldout"]
+    assert split_note({"heldout_share": share / 2}, share).endswith(f"Use `pmlm prepare --heldout {share / 2:g}`.")
+    assert split_note({"heldout_share": share}, share) == split_note({"heldout_share": 0.9}, share) == ""
+    assert split_note({}, share) == ""  # a model of others, of which nothing is known
+    before = LM(make_run(corpus, tmp_path / "x").model, corpus.tokenizer, {"heldout_share": share / 2}, None)
+    list(Run(make_settings(num_steps=1), corpus, tmp_path / "leg", device=CPU, init_from=before).events())
+    assert load(tmp_path / "leg" / "model").about["heldout_share"] == share / 2  # what neither leg has seen
 
 
 def test_a_step_that_is_prepared_ahead_changes_nothing(corpus: Corpus, folder: Path) -> None:

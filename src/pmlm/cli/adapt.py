@@ -48,7 +48,7 @@ def adapt(
     """Continue the training of the checkpoint in DIR with the uniform prior; goes on where it was stopped."""
     from pmlm.corpus.shards import open_corpus
     from pmlm.interop import read_model
-    from pmlm.training.adapt import adapted_settings
+    from pmlm.training.adapt import adapted_settings, split_note
     from pmlm.training.run import with_tokens
     from pmlm.training.settings import load_settings
 
@@ -58,10 +58,12 @@ def adapt(
     settings = adapted_settings(load_settings(preset, sets or []), found.lm.model.config, both=both)
     if tokens is not None:
         settings = with_tokens(settings, tokens)
-    if open_corpus(data, verify=False).tokenizer.fingerprint != found.lm.tokenizer.fingerprint:
+    corpus = open_corpus(data, verify=False)
+    if corpus.tokenizer.fingerprint != found.lm.tokenizer.fingerprint:
         raise ConfigError(f"{data} was prepared with another vocabulary: use `pmlm prepare --tokenizer {folder}`")
-    if not quiet:
-        for note in found.notes:
+    split = split_note(found.lm.about, corpus.manifest["recipe"]["settings"]["heldout"])
+    for note in (*found.notes, split):
+        if note and not quiet:
             print(note, file=sys.stderr)
     start = None if from_scratch else found.lm
     target = out or Path("runs") / settings.name

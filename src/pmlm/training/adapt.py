@@ -31,6 +31,22 @@ def origin_of(about: Mapping[str, Any]) -> dict[str, Any]:
     return {"started_from": about.get("name", "another model")} | ({"tokens_before": seen} if seen else {})
 
 
+def heldout_in_all(about: Mapping[str, Any], share: float) -> float:
+    """The share of texts that no leg was trained on: a text is held out where its hash is below the share."""
+    return min(share, about.get("heldout_share", share))
+
+
+def split_note(about: Mapping[str, Any], share: float) -> str:
+    """What is wrong with holding out more texts than the model was trained without; empty where nothing is."""
+    before = about.get("heldout_share", share)
+    if share <= before:
+        return ""
+    return (
+        f"the corpus holds out {share:g} of its texts, the model was trained with {before:g} held out: of texts that "
+        f"both have, some that are held out now were trained on. Use `pmlm prepare --heldout {before:g}`."
+    )
+
+
 @torch.no_grad()
 def take_weights(model: LanguageModel, source: LanguageModel) -> None:
     """Start from the weights of a model of the same shape.

@@ -18,7 +18,7 @@ from pmlm.evaluation import Scorer
 from pmlm.lm import LM
 from pmlm.model import LanguageModel, Visibility, build_model
 from pmlm.runtime import generator, training_dtype, tune_allocator
-from pmlm.training.adapt import origin_of, take_weights
+from pmlm.training.adapt import heldout_in_all, origin_of, take_weights
 from pmlm.training.distributed import Ranks, spread_model, sum_over_ranks
 from pmlm.training.job import Pretraining
 from pmlm.training.loop import CHECKPOINTS, MODEL, Pace, RunLoop, Saved, differences
@@ -71,7 +71,9 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         init_from: LM | None = None,
     ) -> None:
         self.settings, self.corpus = settings, corpus
-        self.origin = {} if init_from is None else origin_of(init_from.about)
+        about = {} if init_from is None else init_from.about
+        self.origin = {} if init_from is None else origin_of(about)
+        self.heldout_share = heldout_in_all(about, corpus.manifest["recipe"]["settings"]["heldout"])
         ranks = ranks or Ranks()
         check_heldout(corpus)  # now, and not when the first evaluation is due
         tune_allocator()
@@ -150,6 +152,7 @@ class Run(RunLoop[Evaluation, LanguageModel]):
             "tokens_seen": self.trainer.job.tokens(),
             "steps": self.trainer.step,
             **self.origin,
+            "heldout_share": self.heldout_share,
             "heldout_bits_per_byte": round(measured.headline, 4),
         }
         card = f"# {self.settings.name}\n\n{self.settings.about}\n\n```json\n{json.dumps(about, indent=2)}\n```\n"
