@@ -237,6 +237,14 @@ def ratio_stderr(pairs: Sequence[tuple[float, int]]) -> float | None:
     return math.sqrt(spread * len(pairs) / (len(pairs) - 1)) / size
 
 
+def difference(
+    units: Sequence[int], tokens: Sequence[int], one: Sequence[float], other: Sequence[float]
+) -> tuple[float, float | None]:
+    """How far two sums of nats over the same rows are apart, per token, with its standard error over units."""
+    apart = [a - b for a, b in zip(one, other, strict=True)]
+    return sum(apart) / max(1, sum(tokens)), ratio_stderr(by_unit(units, apart, tokens))
+
+
 def draw_part(rows: Sequence[T], limit: int | None, seed: int) -> list[T]:
     """All rows, or a random part of them in their own order."""
     if limit is None or limit >= len(rows):

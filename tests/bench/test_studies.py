@@ -479,8 +479,11 @@ def test_figures_are_paired_over_the_stories_that_both_have() -> None:
     apart, error, documents = paired(one, other)
     assert (apart, documents) == (pytest.approx(6 / 20), 2)
     assert error == pytest.approx(0.1)  # 2 and 4 nats over 10 tokens each
-    twice = {"row_documents": [3, 3, 7], "row_nll": [6.0, 6.0, 15.0], "row_tokens": [5, 5, 10]}
-    assert paired(twice, other) == paired(one, other)
+    halves = [
+        {"row_documents": [3, 3, 7], "row_nll": [a, b, c], "row_tokens": [5, 5, 10]}
+        for a, b, c in ((6.0, 6.0, 15.0), (9.0, 1.0, 11.0))
+    ]
+    assert paired(*halves) == paired(one, other)  # rows of one story are no stories of their own
 
 
 def test_a_model_that_is_also_a_gpt_is_measured_as_one(model: LM) -> None:

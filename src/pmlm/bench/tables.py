@@ -1,10 +1,10 @@
 """Studies as Markdown, made from their documents and nothing else: no figure is typed by hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from pmlm.errors import DataError
-from pmlm.evaluation import by_unit, ratio_stderr
+from pmlm.evaluation import difference, ratio_stderr
 from pmlm.keeping import markdown_table
 
 STATISTICS = {
@@ -143,10 +143,8 @@ def _order_summary(result: Mapping[str, Any]) -> str:
 
 
 def _against(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    apart = [a - b for a, b in zip(one["row_nll"], other["row_nll"], strict=True)]
-    tokens = one["row_tokens"]
-    error = ratio_stderr(by_unit(one["row_documents"], apart, tokens))
-    return f"{one['nats_per_token']:.3f} ({sum(apart) / sum(tokens):+.3f} ± {error or 0:.3f})"
+    apart, error = difference(one["row_documents"], one["row_tokens"], one["row_nll"], other["row_nll"])
+    return f"{one['nats_per_token']:.3f} ({apart:+.3f} ± {error or 0:.3f})"
 
 
 def _judged_against(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -230,19 +228,16 @@ def _points(figure: Mapping[str, Any]) -> str:
 
 def paired(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float, float | None, int]:
     """Nats per token apart over the documents that both were measured on, the error of that, and their number."""
-    sums = [_by_document(figure) for figure in (one, other)]
-    both = sorted(sums[0].keys() & sums[1].keys())
-    pairs = [(sums[0][d][0] - sums[1][d][0], sums[0][d][1]) for d in both]
-    return sum(a for a, _ in pairs) / max(1, sum(n for _, n in pairs)), ratio_stderr(pairs), len(both)
+    both = set(one["row_documents"]) & set(other["row_documents"])
+    (documents, tokens, ours), (_, _, theirs) = (_rows_of(figure, both) for figure in (one, other))
+    return *difference(documents, tokens, ours, theirs), len(both)
 
 
-def _by_document(figure: Mapping[str, Any]) -> dict[int, tuple[float, int]]:
-    sums: dict[int, tuple[float, int]] = {}
-    rows = zip(figure["row_documents"], figure["row_nll"], figure["row_tokens"], strict=True)
-    for document, nll, tokens in rows:
-        before = sums.get(document, (0.0, 0))
-        sums[document] = before[0] + nll, before[1] + tokens
-    return sums
+def _rows_of(figure: Mapping[str, Any], wanted: Container[int]) -> tuple[list[int], list[int], list[float]]:
+    """Document, tokens and nats of the rows of some documents."""
+    rows = zip(figure["row_documents"], figure["row_tokens"], figure["row_nll"], strict=True)
+    some = [row for row in rows if row[0] in wanted]
+    return [d for d, _, _ in some], [n for _, n, _ in some], [nll for _, _, nll in some]
 
 
 def pairs_of(result: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any], Mapping[str, Any]]]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pmlm.compare.layout import Cell, Results, in_order, markdown
 from pmlm.compare.records import Record
-from pmlm.evaluation import by_unit, ratio_stderr
+from pmlm.evaluation import difference
 
 
 class Place(NamedTuple):
@@ -124,8 +124,7 @@ def apart(
     if "row_nll" not in one or "row_nll" not in other:
         return None, None
     documents, tokens = zip(*rows, strict=True)
-    each = [a - b for a, b in zip(one["row_nll"], other["row_nll"], strict=True)]
-    return sum(each) / sum(tokens), ratio_stderr(by_unit(documents, each, tokens))
+    return difference(documents, tokens, one["row_nll"], other["row_nll"])
 
 
 def checks_table(results: Results) -> str:
