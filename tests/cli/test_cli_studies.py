@@ -58,7 +58,10 @@ def test_each_study_writes_its_document_its_pages_and_a_card(text: str, tmp_path
 
     pmlm.load().save(tmp_path / "m", storage="float16")
     other = ["bench", "stories", "--text", text, "--out", str(tmp_path / "results" / "other.json"), "-m"]
-    assert run([*other, str(tmp_path / "m"), *small["stories"]]) == 0
+    changed = pmlm.load()
+    changed.model.get_parameter("backbone.tokens.weight").data.mul_(1.01)
+    changed.save(tmp_path / "changed")
+    assert run([*other, str(tmp_path / "changed"), *small["stories"]]) == 0
     assert sheet.with_name(f"reading-{weights[:8]}.md").read_text() == rated, "another model's sheet is put aside"
     assert run(["bench", "reading", str(sheet), "--key", str(tmp_path / "results" / "reading-key.json")]) != 0
     assert "has no rating" in capsys.readouterr().err
