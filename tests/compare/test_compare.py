@@ -911,6 +911,26 @@ def test_wrong_input_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "w").exists()
 
 
+def test_what_overlaps_the_test_articles_can_be_left_out_of_pretraining(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path)
+    given: dict[str, list[str]] = {}
+
+    def fake(_paths: Any, out: Path, *_more: Any, protect: list[str], **_others: Any) -> None:
+        given[out.name] = list(protect)
+
+    monkeypatch.setattr("pmlm.compare.stages.prepare", fake)
+    for protect in (False, True):
+        study = comparison(tmp_path, [])
+        study.settings = replace(TINY, sources=replace(TINY.sources, lm1b_train=300, protect=protect))
+        vars(study)["tokenizer"] = corpus.tokenizer
+        study.prepare()
+        assert bool(given["pretrain"]) == protect
+        assert given["wikitext"] == given["lm1b"] == []
+    assert len(given["pretrain"]) == 12  # the test articles, whole
+
+
 def test_a_model_of_another_vocabulary_is_not_measured(tmp_path: Path, corpus: Corpus) -> None:
     study = comparison(tmp_path, [])
     fresh(corpus, "gpt-a").save(study.work / "runs" / "x" / "model")

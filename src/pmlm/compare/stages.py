@@ -384,7 +384,8 @@ class Comparison:
             case "pretrain":
                 return self._trained(run, "pretrain")
             case "evaluate":
-                return self._evaluated(run)
+                figures = self._figures(run.name, ("wikitext", "lm1b"))
+                return {"tokens": self._tokens(unit.model, unit.seed), **figures}
             case "tune" | "padding":
                 return read_record(self._path(unit.tuned)) if unit.is_copy else self._fine_tuned(run, unit)
             case "samples":
@@ -412,10 +413,6 @@ class Comparison:
         return self.work / "locks" / unit
 
     # -- figures ----------------------------------------------------------------------------------------------------
-
-    def _evaluated(self, run: TrainSettings) -> Record:
-        trained = read_record(self.out / FOLDERS["pretrain"] / f"{run.name}.json")
-        return {"tokens": trained["tokens"], **self._figures(run.name, ("wikitext", "lm1b"))}
 
     def _figures(self, run: str, corpora: tuple[str, ...], packing: str = "packed", *, orders: bool = True) -> Record:
         """`orders`: with the bound over orders."""
