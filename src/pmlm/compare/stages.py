@@ -5,10 +5,8 @@ Units are locked, so that several processes can share the work; what is not read
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -18,7 +16,7 @@ from pmlm.compare.protocol import RowTokens, arm_settings, tune_settings
 from pmlm.compare.records import Record, amend, once, read_record, timed
 from pmlm.compare.settings import CompareSettings
 from pmlm.compare.texts import Lengths, length_model, sentence_figures, sentence_rows, text_windows, window_figures
-from pmlm.compare.timing import step_seconds
+from pmlm.compare.timing import ROUNDS, time_runs
 from pmlm.compare.units import FOLDERS, TIMING, Unit, model_units, stage_units
 from pmlm.config import to_dict
 from pmlm.corpus.documents import iter_documents, read_documents
@@ -55,8 +53,6 @@ TEXTS = {
 """The sources that a stage, or a fine-tuning on a corpus, reads beside those of pretraining."""
 PACKED_ROWS = 512
 """So many rows say how many content tokens a packed row holds."""
-ROUNDS = 7
-"""Counted steps of each model, for the time that one takes."""
 BETWEEN = 60
 """Tokens between the anchors."""
 PATIENCE = 0.5
@@ -481,7 +477,7 @@ class Comparison:
         return {"tokens": self._tokens(name, seed), "probe": found}
 
     def _time_steps(self) -> None:
-        """A few steps of each model in turn; its weights are thrown away."""
+        """How long a step of each model takes; where another process is at it, that one's answer will do."""
         path, lock = self.out / TIMING, self._lock("timing")
         runs = {
             name: arm_settings(self.settings, name, self.settings.seeds[0])
@@ -492,14 +488,7 @@ class Comparison:
 
         def make() -> Record:
             self.say(f"timing steps of {len(runs)} models")
-            with ExitStack() as stack:
-                folder = Path(stack.enter_context(TemporaryDirectory(prefix="pmlm-timing-")))
-                advance = stack.enter_context(self.bar("steps", len(runs) * (ROUNDS + 1)))
-                steps = {
-                    name: Run(run, self.corpus("pretrain"), folder / name, device=self.device).trainer.run()
-                    for name, run in runs.items()
-                }
-                return {"models": step_seconds(steps, ROUNDS, advance)}
+            return {"models": time_runs(runs, self.corpus("pretrain"), self.device, self.bar)}
 
         if once(path, settings, make, lock) is None:
             self.waiting["timing"] = "another process is at it"

@@ -5,9 +5,27 @@ Times of the trainings themselves are of different days, machines and numbers of
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
+from pmlm.corpus.shards import Corpus
+from pmlm.evaluation import Bar
+from pmlm.training.run import Run
+from pmlm.training.settings import TrainSettings
 from pmlm.training.trainer import StepReport
+
+ROUNDS = 7
+"""Counted steps of each model."""
+
+
+def time_runs(runs: Mapping[str, TrainSettings], corpus: Corpus, device: torch.device, bar: Bar) -> dict[str, Any]:
+    """The first steps of each run in turn; the weights are thrown away."""
+    with TemporaryDirectory(prefix="pmlm-timing-") as folder, bar("steps", len(runs) * (ROUNDS + 1)) as advance:
+        begun = {name: Run(run, corpus, Path(folder) / name, device=device) for name, run in runs.items()}
+        return step_seconds({name: run.trainer.run() for name, run in begun.items()}, ROUNDS, advance)
 
 
 def step_seconds(
