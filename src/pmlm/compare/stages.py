@@ -3,27 +3,21 @@
 Units are locked, so that several processes can share the work; what is not ready for one of them is left to another.
 """
 
-import time
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pmlm.compare.arms import ARMS
-from pmlm.compare.protocol import RowTokens, arm_settings, tune_settings
+from pmlm.compare.corpora import Corpora
+from pmlm.compare.protocol import arm_settings, tune_settings
 from pmlm.compare.records import Record, amend, once, read_record, timed
 from pmlm.compare.settings import CompareSettings
-from pmlm.compare.texts import Lengths, length_model, sentence_figures, sentence_rows, text_windows, window_figures
+from pmlm.compare.texts import sentence_figures, window_figures
 from pmlm.compare.timing import ROUNDS, time_runs
 from pmlm.compare.units import FOLDERS, TIMING, Unit, model_units, stage_units
 from pmlm.config import to_dict
-from pmlm.corpus.documents import iter_documents, read_documents
-from pmlm.corpus.framing import Row
-from pmlm.corpus.prepare import PrepareSettings, prepare, read_ids
-from pmlm.corpus.rows import RowStream
-from pmlm.corpus.shards import Corpus, open_corpus
 from pmlm.errors import DataError, TrainingDiverged
 from pmlm.evaluation import Bar, no_bar
 from pmlm.keeping import locked, made, write_text
@@ -32,7 +26,6 @@ from pmlm.nlu.finetuned import load_start
 from pmlm.nlu.glue import load_glue
 from pmlm.nlu.probe import probe
 from pmlm.nlu.tasks import find_tasks
-from pmlm.tokenizer import Tokenizer, load_tokenizer, train_on_sample
 from pmlm.training.loop import MODEL, read_metrics
 from pmlm.training.run import Run
 from pmlm.training.settings import TrainSettings
@@ -51,12 +44,8 @@ TEXTS = {
     "wikitext": ("wikitext_train", "wikitext_test"), "lm1b": ("lm1b", "lm1b_train"), "probe": ("glue",),
 }  # fmt: skip
 """The sources that a stage, or a fine-tuning on a corpus, reads beside those of pretraining."""
-PACKED_ROWS = 512
-"""So many rows say how many content tokens a packed row holds."""
 BETWEEN = 60
 """Tokens between the anchors."""
-PATIENCE = 0.5
-"""Seconds between two looks at a lock."""
 
 Drive = Callable[[Any], None]
 """Takes a run from where it is to its end; raises KeyboardInterrupt where it is stopped before."""
@@ -69,8 +58,9 @@ class Comparison:
         self, settings: CompareSettings, data: Path, work: Path, out: Path, *, device: torch.device, drive: Drive,
         say: Callable[[str], None] = lambda _line: None, bar: Bar = no_bar,
     ) -> None:  # fmt: skip
-        self.settings, self.data, self.work, self.out = settings, data, work, out
+        self.settings, self.work, self.out = settings, work, out
         self.device, self.drive, self.say, self.bar = device, drive, say, bar
+        self.corpora = Corpora(settings, data, work, say)
 
         self.failed: list[str] = []
         """Units whose training diverged."""
@@ -85,7 +75,7 @@ class Comparison:
         """
         self._check_sources(stages)
         if "prepare" in stages:
-            self.prepare()
+            self.corpora.prepare(self._lock("prepare"))
         has_news = True
         while has_news:
             done = [self._do(unit) for unit in self._units(stages)]
@@ -115,94 +105,7 @@ class Comparison:
         names = {name for stage in asked for name in TEXTS.get(stage, ())} - {"lm1b_train"}
         if "prepare" in stages:
             names |= {"pretrain", "drop"}
-        for name in sorted(names):
-            value = getattr(self.settings.sources, name)
-            for path in (value,) if isinstance(value, str) else value:
-                if path:
-                    self.source(path)
-
-    # -- texts ------------------------------------------------------------------------------------------------------
-
-    def source(self, name: str) -> Path:
-        path = self.data / name
-        if not path.exists():
-            raise DataError(f"{path} is missing: give the folder that holds {name} by --data")
-        return path
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        folder = self.work / "tokenizer"
-        if not (folder / "tokenizer.json").is_file():
-            self.say("learning the vocabulary")
-            texts = (d.text for name in self.settings.sources.pretrain for d in iter_documents(self.source(name)))
-            folder.mkdir(parents=True, exist_ok=True)
-            train_on_sample(texts, vocab_size=self.settings.vocab_size).save(folder)
-        return load_tokenizer(folder)
-
-    def prepare(self) -> None:
-        """Where another process is at it, when that one is done: there is little left to do then."""
-        has_said = False
-        while True:
-            with locked(self._lock("prepare")) as is_ours:
-                if is_ours:
-                    return self._prepare_all()
-            if not has_said:
-                self.say(f"waiting: another process is preparing {self.work}")
-                has_said = True
-            time.sleep(PATIENCE)
-
-    def _prepare_all(self) -> None:
-        sources = self.settings.sources
-        drop = read_ids(self.source(sources.drop)) if sources.drop else []
-        main = PrepareSettings(heldout=self.settings.heldout)
-        test = self.source(sources.wikitext_test) if sources.protect else None
-        protect = [] if test is None else read_documents(test, "wikitext")
-        self._prepare([self.source(name) for name in sources.pretrain], "pretrain", main, drop, protect)
-        wikitext = PrepareSettings(split="wikitext", heldout=0.05, min_chars=1)
-        self._prepare([self.source(sources.wikitext_train)], "wikitext", wikitext)
-        self._prepare_sentences()
-
-    def _prepare_sentences(self) -> None:
-        path = self.work / "lm1b-train.txt"
-        write_text(path, "\n".join(self.lessons) + "\n")
-        self._prepare([path], "lm1b", PrepareSettings(split="lines", heldout=0.05, min_chars=1))
-
-    def _prepare(
-        self, paths: list[Path], name: str, settings: PrepareSettings, drop: Sequence[str] = (),
-        protect: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        self.say(f"preparing {name}")
-        prepare(paths, self.work / "corpora" / name, self.tokenizer, settings, drop_ids=drop, protect=protect)
-
-    def corpus(self, name: str) -> Corpus:
-        folder = self.work / "corpora" / name
-        if not folder.is_dir():
-            raise DataError(f"{folder} is missing: run the stage `prepare` first")
-        return open_corpus(folder)
-
-    @cached_property
-    def sentences(self) -> tuple[list[str], list[str]]:
-        """Of LM1B: to fine-tune on, and to measure, where they fit."""
-        lines = read_documents(self.source(self.settings.sources.lm1b), "lines")
-        cut = self.settings.sources.lm1b_train
-        if len(lines) <= cut:
-            raise DataError(
-                f"{self.settings.sources.lm1b} has {len(lines)} sentences: lm1b_train leaves none to measure"
-            )
-        return lines[:cut], lines[cut:]
-
-    @cached_property
-    def _lesson_rows(self) -> list[Row]:
-        return sentence_rows(self.sentences[0], self.tokenizer, self.settings.measure.sentence_context)
-
-    @cached_property
-    def lessons(self) -> list[str]:
-        """Of LM1B: the sentences to fine-tune on that fit, as those do that are measured. No row of one is cut."""
-        return [self.sentences[0][row.document] for row in self._lesson_rows]
-
-    @cached_property
-    def lengths(self) -> Lengths:
-        return length_model(self.lessons, self.tokenizer, self.settings.measure.sentence_context)
+        self.corpora.check_sources(names)
 
     # -- models -----------------------------------------------------------------------------------------------------
 
@@ -210,7 +113,7 @@ class Comparison:
         """Train to the end, from where it was left; what was trained, for how long, and how it went."""
         self.say(f"training {settings.name}")
         folder = self.work / "runs" / settings.name
-        run = Run(settings, self.corpus(corpus), folder, device=self.device, init_from=init_from)
+        run = Run(settings, self.corpora.corpus(corpus), folder, device=self.device, init_from=init_from)
         write_text(folder / UNFINISHED, "")
         run.resume()
         if not run.has_ended:
@@ -235,7 +138,7 @@ class Comparison:
 
     def model(self, run: str) -> LM:
         lm = load(folder := self.model_folder(run), device=str(self.device))
-        if lm.tokenizer.fingerprint != self.tokenizer.fingerprint:
+        if lm.tokenizer.fingerprint != self.corpora.tokenizer.fingerprint:
             raise DataError(f"{folder} has another vocabulary than {self.work}: give the --work that it was trained in")
         return lm
 
@@ -360,18 +263,8 @@ class Comparison:
     def _run_settings(self, unit: Unit) -> TrainSettings:
         if unit.stage not in ("tune", "padding"):
             return arm_settings(self.settings, unit.model, unit.seed)
-        tokens = None if unit.packing == "packed" else self._row_tokens
+        tokens = None if unit.packing == "packed" else self.corpora.row_tokens
         return tune_settings(self.settings, unit.model, unit.seed, unit.corpus, unit.packing, tokens)
-
-    @cached_property
-    def _row_tokens(self) -> RowTokens:
-        """Of the sentences that are fine-tuned on."""
-        rows = tune_settings(self.settings, self.settings.models[0], self.settings.seeds[0], "lm1b").rows
-        packed = RowStream(self.corpus("lm1b"), rows, 0).take(PACKED_ROWS)
-        return RowTokens(
-            packed=sum(piece.stop - piece.start for row in packed for piece in row) / len(packed),
-            own=sum(row.num_tokens for row in self._lesson_rows) / len(self._lesson_rows),
-        )
 
     def _made(self, unit: Unit) -> Record:
         """A unit's figures."""
@@ -415,9 +308,8 @@ class Comparison:
         self.say(f"measuring {run} on {' and '.join(corpora)}")
         lm, measure, report = self.model(run), self.settings.measure, {}
         if "wikitext" in corpora:
-            documents = read_documents(self.source(self.settings.sources.wikitext_test), "wikitext")
-            rows = text_windows(documents, self.tokenizer, measure.context)
-            words = [word for text in documents for word in text.split()]
+            rows = self.corpora.exam_windows
+            words = [word for text in self.corpora.exam_articles for word in text.split()]
             importance = (measure.importance_windows, measure.importance_orders) if orders else (0, 0)
             figures = window_figures(
                 lm, rows, exact=measure.exact, bound=measure.bound, importance=importance, bar=self.bar
@@ -429,15 +321,15 @@ class Comparison:
                 **figures,
             }
         if "lm1b" in corpora:
-            rows = sentence_rows(self.sentences[1], self.tokenizer, measure.sentence_context)
+            rows = self.corpora.exam_sentences
             report["lm1b"] = {
                 "context": measure.sentence_context,
-                "sentences": len(self.sentences[1]),
+                "sentences": len(self.corpora.sentences[1]),
                 "fitting": len(rows),
                 **sentence_figures(
                     lm,
                     rows,
-                    self.lengths,
+                    self.corpora.lengths,
                     exact=measure.exact_sentences,
                     packing=packing,
                     context=measure.sentence_context,
@@ -453,7 +345,7 @@ class Comparison:
 
     def _samples(self, name: str, seed: int) -> Record:
         lm = self._pretrained(name, seed)
-        room = lm.model.config.max_length - 2 - sum(len(self.tokenizer.encode(text)) for text in ANCHORS)
+        room = lm.model.config.max_length - 2 - sum(len(self.corpora.tokenizer.encode(text)) for text in ANCHORS)
         blank = f"[MASK:{min(BETWEEN, room)}]"
         template = f"{ANCHORS[0]} {blank}" if name == "gpt-a" else f"{ANCHORS[0]} {blank} {ANCHORS[1]}"
         orders = ("l2r",) if name == "gpt-a" else ("l2r", "random")
@@ -470,7 +362,7 @@ class Comparison:
         self.say(f"probing {name}")
         run = arm_settings(self.settings, name, seed).name
         start = load_start(self.model_folder(run))
-        glue = self.source(self.settings.sources.glue)
+        glue = self.corpora.source(self.settings.sources.glue)
         found = {}
         for task in find_tasks(self.settings.probes):
             found[task.name] = probe(start, load_glue(task, glue), self.settings.probe, self.device)
@@ -488,7 +380,7 @@ class Comparison:
 
         def make() -> Record:
             self.say(f"timing steps of {len(runs)} models")
-            return {"models": time_runs(runs, self.corpus("pretrain"), self.device, self.bar)}
+            return {"models": time_runs(runs, self.corpora.corpus("pretrain"), self.device, self.bar)}
 
         if once(path, settings, make, lock) is None:
             self.waiting["timing"] = "another process is at it"
