@@ -1,6 +1,7 @@
 """`pmlm compare`: wrong input, logs, and the whole thing at tiny scale."""
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,17 @@ def test_wrong_input_is_named(tmp_path: Path) -> None:
         load_compare_settings("huge", [])
     with pytest.raises(ConfigError, match="no model 'elmo'"):
         load_compare_settings("tiny", ['models=["elmo"]'])
+    for settings, said in (
+        ('padding=["foo"]', "one of packed, padded"), ('probes=["FOO"]', "no GLUE task 'FOO'"),
+        ("measure.exact=0", "at least 1"), ("measure.bound=0", "at least 1"),
+        ("train.seed=2", r"train\.seed is not shared by the models: `seeds` says it"),
+        ("train.model.positions=absolute", r"train\.model\.positions is not shared"), ("train=3", "train"),
+        ('seeded=["prior-half"]', "not of `priors`"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=said):
+            load_compare_settings("tiny", [settings])
+    assert "changes nothing in tables" in run("--stage", "tables", "--set", "tokens=5")[1]
+    assert "add the stage `tables`" in run("--stage", "samples", "--json")[1]
     assert "no stage 'bake'" in run("--stage", "bake")[1]
     assert "--data" in run("--stage", "prepare")[1]
     assert "holds no results yet" in run("--stage", "tables", "--out", str(tmp_path))[1]
@@ -62,6 +74,11 @@ def test_a_log_says_what_is_done_and_what_is_left_and_tables_are_made_of_the_res
     assert again.stderr == ""
 
 
+def cpu_seconds() -> float:
+    """Of this process and of those that it started and that have ended."""
+    return sum(os.times()[:4])
+
+
 @pytest.mark.slow
 def test_the_tiny_scale_goes_from_text_to_tables_and_back_byte_for_byte(tmp_path: Path) -> None:
     """On the real texts where they are at hand, else on a few made for it."""
@@ -69,11 +86,13 @@ def test_the_tiny_scale_goes_from_text_to_tables_and_back_byte_for_byte(tmp_path
     if not REAL.is_dir():
         data, sets = tmp_path / "data", ["sources.lm1b_train=300"]
         write_data(data)
-    folders = ("--out", str(out), "--work", str(tmp_path / "work"), *(word for one in sets for word in ("--set", one)))
-    began = time.process_time()
-    code, text = run("--data", str(data), *folders, "--quiet")
+    folders = ("--out", str(out), "--work", str(tmp_path / "work"))
+    all_of_it = ("--data", str(data), *folders, *(word for one in sets for word in ("--set", one)), "--quiet")
+    began, used = time.monotonic(), cpu_seconds()
+    code, text = run(*all_of_it)
     assert code == 0, text
-    assert time.process_time() - began < 2 * 600  # ten minutes of two cores, whatever else they are at
+    # Ten minutes by the clock, or of one core where other tests share the machine
+    assert min(time.monotonic() - began, cpu_seconds() - used) < 600
     for title in (
         "WikiText-103",
         "One Billion",
@@ -99,5 +118,5 @@ def test_the_tiny_scale_goes_from_text_to_tables_and_back_byte_for_byte(tmp_path
         assert len(list((out / FOLDERS[stage]).glob("*.json"))) == len(stage_units(settings, stage)), stage
     assert [path.name for path in (out / "models").iterdir()] == ["u-pmlm-r-seed-1"]
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
-    assert run("--data", str(data), *folders, "--quiet")[0] == 0  # nothing is done again
+    assert run(*all_of_it)[0] == 0  # nothing is done again
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}

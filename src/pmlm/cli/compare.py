@@ -56,6 +56,10 @@ def compare(
     stages = known if stage == "all" else tuple(stage.split(","))
     if unknown := [name for name in stages if name not in known]:
         raise ConfigError(f"no stage {unknown[0]!r}. Known: {', '.join(known)}, or all.")
+    if sets and stages == ("tables",):
+        raise ConfigError("--set changes nothing in tables: they are made of the results that are there")
+    if json and "tables" not in stages:
+        raise ConfigError("--json prints what the tables are made of: add the stage `tables`")
     target = out or Path("results/comparison") / settings.scale
     if set(stages) & set(STAGES):
         if data is None:

@@ -2,15 +2,23 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pmlm.compare.arms import ARMS
 from pmlm.config import from_dict, load_named, named_files, with_overrides
+from pmlm.corpus.rows import Packing
 from pmlm.errors import ConfigError
 from pmlm.nlu.probe import ProbeSettings
+from pmlm.nlu.tasks import find_tasks
 from pmlm.training.optim import OptimSettings
 from pmlm.training.settings import TrainSettings
 
 FIRST = ("gpt-a", "u-pmlm-r", "bert-r", "u-pmlm-a", "bert-a")
+OWN = {
+    "seed": "seeds", "num_steps": "tokens", "vocab_size": "vocab_size", "name": "models", "about": "models",
+    "objective": "models", "model.positions": "models", "rows.predict_end": "models", "rows.packing": "padding",
+}  # fmt: skip
+"""What is not shared by all models, though `train` has a place for it, and which setting says it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +78,7 @@ class CompareSettings:
     seeded: tuple[str, ...] = ("gpt-a", "u-pmlm-r")
     kept: tuple[str, ...] = ()
     """Models whose weights (first seed, 16 bits) stay with the results; their figures are of these weights."""
-    padding: tuple[str, ...] = ("packed", "padded", "padding-seen", "padding-predicted")
+    padding: tuple[Packing, ...] = ("packed", "padded", "padding-seen", "padding-predicted")
     sample_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     train: TrainSettings
     """Shape, rows, optimizer: what all models share. Objective and positions are each model's own."""
@@ -86,6 +94,13 @@ class CompareSettings:
             raise ConfigError("a comparison needs at least one model and one seed")
         if min(self.tokens, self.tune_tokens, self.sources.lm1b_train) < 1:
             raise ConfigError("tokens, tune_tokens and sources.lm1b_train must be at least 1")
+        bound = 1 if self.measure.bound is None else self.measure.bound
+        if min(self.measure.exact, self.measure.exact_sentences, bound) < 1:
+            raise ConfigError("measure.exact, measure.exact_sentences and measure.bound must be at least 1")
+        if lost := [name for name in self.seeded if name in self.priors]:
+            raise ConfigError(f"seeded has {lost[0]!r}: further seeds are of `models`, not of `priors`")
+        if self.sources.glue:
+            find_tasks(self.probes)
         longest = max(self.measure.context, self.measure.sentence_context)
         if longest > self.train.model.max_length:
             raise ConfigError(f"measured windows of {longest} slots are longer than model.max_length")
@@ -109,6 +124,19 @@ def scale_names() -> list[str]:
 def load_compare_settings(scale: str, overrides: list[str]) -> CompareSettings:
     """A scale by name, or a TOML file by path, with overrides."""
     data = load_named(scale, named_files("pmlm.compare", "scales"), "scale")
+    data = with_overrides(data, overrides)
     data.setdefault("scale", Path(scale).stem)
-    data.setdefault("train", {}).setdefault("name", data["scale"])
-    return from_dict(CompareSettings, with_overrides(data, overrides))
+    for name, place in OWN.items():
+        if _holds(data, f"train.{name}"):
+            raise ConfigError(f"train.{name} is not shared by the models: `{place}` says it")
+    named = with_overrides(data, [f"train.name={data['scale']}"])
+    return from_dict(CompareSettings, named)
+
+
+def _holds(data: Any, path: str) -> bool:
+    """Whether there is a value at a.b.c."""
+    for key in path.split("."):
+        if not isinstance(data, dict) or key not in data:
+            return False
+        data = data[key]
+    return True

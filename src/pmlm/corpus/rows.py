@@ -28,6 +28,9 @@ MAX_TEXTS = 16
 """The most texts packed into one row."""
 
 
+Packing = Literal["packed", "padded", "padding-seen", "padding-predicted"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowSettings:
     length: int = 128
@@ -36,7 +39,7 @@ class RowSettings:
     """The share of documents cut at sentence ends into pieces of random length: people's canvases are short."""
     shortest: int = 8
     """The fewest slots such a piece aims at."""
-    packing: Literal["packed", "padded", "padding-seen", "padding-predicted"] = "packed"
+    packing: Packing = "packed"
     """Short pieces side by side in one row, unseen by each other, or each in a row of its own with padding that nobody
     sees. The others are for study: padding that is part of the text, never hidden, or hidden and predicted like it."""
     predict_end: bool = False
