@@ -104,7 +104,8 @@ def figure(perplexity: float) -> dict[str, Any]:
     """Of three windows of two documents, the second a nat harder than it should be for every perplexity but 11."""
     rows = [math.log(perplexity) * tokens for tokens in (10, 10, 20)]
     rows[1] += 0.0 if perplexity == 11.0 else 1.0
-    return {"perplexity": perplexity, "perplexity_stderr": 0.5, "bits_per_byte": 2.0, "rows": 4, "row_nll": rows}
+    return {"perplexity": perplexity, "perplexity_stderr": 0.5, "bits_per_byte": 2.0,
+            "bits_per_byte_stderr": 0.125, "rows": 4, "row_nll": rows}  # fmt: skip
 
 
 def write_perplexity(out: Path, name: str, sequential: float, shuffled: float | None, seed: int = 1) -> None:
@@ -112,7 +113,7 @@ def write_perplexity(out: Path, name: str, sequential: float, shuffled: float | 
     record = {
         "model": name, "title": ARMS[name].title, "seed": seed,
         "wikitext": {
-            "context": 8, "unknown_share": 0.0, "unk_words": 0.01, "exact_rows": [[0, 10], [0, 10], [1, 20]],
+            "context": 8, "windows": 9, "unknown_share": 0.0, "unk_words": 0.01, "exact_rows": [[0, 10], [0, 10], [1, 20]],
             "bidirectional" if shuffled is not None else "causal": {"exact": exact, "bound": figure(9.0)},
         },
     }  # fmt: skip

@@ -137,8 +137,9 @@ def checks_table(results: Results) -> str:
     note = (
         "The difference is over the same windows, with its standard error over documents, and of the first seed; "
         "behind it those of further seeds, where one of the two models has them (GPT and u-PMLM-R; the others have "
-        "one seed). Undecided: what is claimed begins or ends within two standard errors of the difference, or seeds "
-        "disagree. The paper calls u-PMLM comparable to GPT, which is read as at most 10 % above it."
+        "one seed): what another training would change is told by these alone. Undecided: what is claimed begins or "
+        "ends within two standard errors of the difference, or seeds disagree. The paper calls u-PMLM comparable to "
+        "GPT, which is read as at most 10 % above it."
     )
     return markdown(["claim", "", "here", *SHOWN], rows, note)
 
@@ -161,6 +162,6 @@ def beyond_table(results: Results) -> str:
                     rows.append([text, stage, name, *_shown(each)])
     note = (
         "The first less the second, over the same windows, with its standard error over documents. As much arithmetic: "
-        "trained for fewer tokens, the rate brought down over these."
+        "pretrained on fewer tokens, the rate brought down over these; fine-tuned on as many as all others."
     )
     return markdown(["", "", "order", *SHOWN], rows, note)

@@ -114,7 +114,7 @@ def perplexity(figure: dict[str, Any] | None, label: str = "") -> Cell:
 
 
 def bits(figure: dict[str, Any] | None) -> Cell:
-    return Cell(None if figure is None else figure["bits_per_byte"], digits=3)
+    return Cell() if figure is None else Cell(figure["bits_per_byte"], figure.get("bits_per_byte_stderr"), digits=3)
 
 
 def longest(figures: dict[str, float]) -> float:

@@ -235,7 +235,7 @@ class Comparison:
             origin = made()
             with timed(lock) as seconds:
                 trained = self._made(unit)
-                again: Record = {key: trained[key] for key in ("tokens", "training_seconds") if key in trained}
+                again: Record = {key: trained[key] for key in ("tokens", "training_seconds", "curve") if key in trained}
                 return amend(path, "again", {**again, "made": {**origin, "seconds": round(seconds(), 1)}})
 
     def _unit_settings(self, unit: Unit) -> dict[str, Any]:

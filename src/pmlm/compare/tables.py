@@ -89,9 +89,10 @@ def wikitext_table(results: Results) -> str:
     one = results["perplexity"][0]["wikitext"]
     note = (
         f"Perplexity per token of {_exact_rows(one)} windows of {one['context']} slots, exact, before and after "
-        f"fine-tuning on WikiText-103. {ERRORS} Bits per byte are of all {_bound_rows(one)} windows, a bound: the "
-        "mean over all orders (GPT: exact, from left to right). All models predict the same tokens, a window's first "
-        "included; only a window that begins an article begins with a start marker. [UNK]: "
+        f"fine-tuning on WikiText-103. {ERRORS} Bits per byte are of {_bound_rows(one)} of {one['windows']} windows, a "
+        "bound: the mean over all orders, estimated by a draw for each window (GPT: exact, from left to right); their "
+        "errors are mostly those of the choice of texts, which is the same for all. All models predict the same "
+        "tokens, a window's first included; only a window that begins an article begins with a start marker. [UNK]: "
         f"{one['unknown_share']:.2%} of the tokens; `<unk>` is spelt in the text, {one['unk_words']:.2%} of its "
         f"words. {PAPER_NOTE}"
     )
