@@ -20,7 +20,7 @@ def test_a_claim_that_fails_is_reported_as_failed(tmp_path: Path) -> None:
     assert "| u-PMLM-A is below BERT, random | pretrained | **fails** | 12.0 and 11.5 | +0.043 ± 0.000 | – |" in text
     assert "| random is within 10 % of sequential, u-PMLM-A | pretrained | **fails** | 12.0 and 10.0 | +0.182" in text
     assert CLAIMS[-1].text not in text  # R was not measured
-    assert "| BERT | 1 | 11.0 ± 0.5 | 11.5 ± 0.5 | – | – | 2.000 | – | 23.12 | 25.54 |" in text
+    assert "| BERT | 1 | 11.0 ± 0.5 | 11.5 ± 0.5 | – | – | 2.000 ± 0.125 | – | 23.12 | 25.54 |" in text
 
 
 def test_a_claim_is_undecided_where_its_limit_is_near() -> None:
