@@ -72,7 +72,7 @@ def test_a_model_that_is_gone_is_trained_again_where_it_is_needed(tmp_path: Path
     def train(settings: Any, _corpus: str) -> dict[str, Any]:
         trained.append(settings.name)
         (study.work / "runs" / settings.name / "model").mkdir(parents=True)
-        return {"tokens": 7, "training_seconds": 3.0, "curve": []}
+        return {"tokens": 7, "training_seconds": 3.0, "curve": [{"tokens": 7}]}
 
     study._trained = train  # type: ignore[method-assign, assignment]
     paths = {unit.name: put_record(study, unit) for unit in stage_units(TINY, "pretrain")}
@@ -82,7 +82,7 @@ def test_a_model_that_is_gone_is_trained_again_where_it_is_needed(tmp_path: Path
     assert set(trained) == set(paths) - {"gpt-a-seed-1"}  # of which all is known
     assert any("bert-a-seed-1 is recorded, but its model is gone" in line for line in said)
     record = read_record(paths["bert-a-seed-1"])
-    assert [entry["tokens"] for entry in record["again"]] == [7]
+    assert [(entry["tokens"], entry["curve"]) for entry in record["again"]] == [(7, [{"tokens": 7}])]
     study.run(("pretrain",))
     assert len(trained) == len(paths) - 1  # and not once more
 
