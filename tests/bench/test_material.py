@@ -9,6 +9,7 @@ from pmlm.bench.material import (
     draw_hidden_units,
     draw_passages,
     hide_middle,
+    hide_rest,
     hide_words,
     read_units,
     sentences,
@@ -81,8 +82,13 @@ def test_sentences_and_the_middle_of_a_passage(tokenizer: Tokenizer) -> None:
     assert isinstance(blank, Blank)
     given = sum(len(tokenizer.encode(t)) for t in ("A fox ran.", "The end."))
     assert blank.num_tokens == passage.num_tokens - given
-    with pytest.raises(DataError, match="three sentences"):
-        hide_middle(passage_of("One. Two.", tokenizer))
+    first, blank = hide_rest(passage).segments
+    assert first == Given("A fox ran.")
+    assert isinstance(blank, Blank)
+    assert blank.num_tokens == passage.num_tokens - len(tokenizer.encode("A fox ran."))
+    for hide in (hide_middle, hide_rest):
+        with pytest.raises(DataError, match="three sentences"):
+            hide(passage_of("One. Two.", tokenizer))
 
 
 def test_passages_are_whole_documents_where_these_fit() -> None:

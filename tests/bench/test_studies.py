@@ -615,8 +615,8 @@ def test_texts_of_a_study_may_each_be_the_likeliest_of_several(model: LM) -> Non
 
 
 def test_the_reading_sheet_is_balanced_and_blind(model: LM) -> None:
-    sheet = make_sheet(model, DOCUMENTS, 4, FillOptions(order="random"), Notes(None, {}), seed=1)
-    assert Counter(entry["source"] for entry in sheet.key) == {"model": 4, "real": 4}
+    sheet = make_sheet(model, DOCUMENTS, 5, FillOptions(order="random"), Notes(None, {}), seed=1)
+    assert Counter(entry["source"] for entry in sheet.key) == {"model": 5, "real": 5}
     for kind in KINDS:
         assert Counter(e["source"] for e in sheet.key if e["kind"] == kind) == {"model": 1, "real": 1}
     for entry in sheet.key:
@@ -625,12 +625,12 @@ def test_the_reading_sheet_is_balanced_and_blind(model: LM) -> None:
         share = hidden / len(model.tokenizer.encode(" ".join(DOCUMENTS[entry["document"]].split())))
         least, most = {"15 %": (0, 0.3), "50 %": (0.3, 0.7), "85 %": (0.7, 0.99)}.get(entry["kind"], (0.3, 0.99))
         assert least < share < most, entry
-        assert (len(blanks) == 1) == (entry["kind"] == KINDS[3])
-    assert [entry["number"] for entry in sheet.key] == list(range(1, 9))
+        assert (len(blanks) == 1) == (entry["kind"] in KINDS[3:])
+    assert [entry["number"] for entry in sheet.key] == list(range(1, 11))
     assert [entry["source"] for entry in sheet.key] != sorted(entry["source"] for entry in sheet.key)
-    assert len({entry["document"] for entry in sheet.key}) == 8
+    assert len({entry["document"] for entry in sheet.key}) == 10
     _, *texts = sheet.page.split("\n## ")
-    assert len(texts) == 8
+    assert len(texts) == 10
     frames = set()
     for part, entry in zip(texts, sheet.key, strict=True):
         assert part.startswith(f"{entry['number']}\n\n")

@@ -166,13 +166,22 @@ def draw_hidden_units(passage: Passage, share: float, rng: torch.Generator) -> l
 
 def hide_middle(passage: Passage) -> Template:
     """The first and the last sentence given, all between them hidden; DataError where there is nothing between."""
+    return _hide_after_first(passage, keep_last=True)
+
+
+def hide_rest(passage: Passage) -> Template:
+    """The first sentence given, all after it hidden; DataError where that is next to nothing."""
+    return _hide_after_first(passage, keep_last=False)
+
+
+def _hide_after_first(passage: Passage, *, keep_last: bool) -> Template:
     ends = [match.end() for match in _SENTENCE_END.finditer(passage.text)]
     if len(ends) < 3:
         raise DataError("a passage of three sentences or more is needed")
-    hidden = [i for i, unit in enumerate(passage.units) if unit.start >= ends[0] and unit.end <= ends[-2]]
-    size = sum(passage.units[i].num_tokens for i in hidden)
-    last = passage.text[ends[-2] :]
-    return Template((Given(passage.text[: ends[0]]), Blank(size, starts_word=None), Given(last)))
+    stop = ends[-2] if keep_last else len(passage.text)
+    size = sum(unit.num_tokens for unit in passage.units if unit.start >= ends[0] and unit.end <= stop)
+    last = passage.text[stop:]
+    return Template((Given(passage.text[: ends[0]]), Blank(size, starts_word=None), *([Given(last)] if last else [])))
 
 
 def document_rows(documents: Mapping[int, str], tokenizer: Tokenizer, context: int) -> list[Row]:

@@ -1,9 +1,9 @@
 """A sheet for a blind reader: texts that the model filled in and real ones with the same kinds of blanks, shuffled.
 
-Each kind of blank (15, 50, 85 % of the words, everything between the first and the last sentence) is used equally
-often on both sides, on different stories, so that no text can be compared with its own original. Nothing is picked:
-stories come from the seed, texts from seeds that count up. Line breaks are evened out, since they would tell. The key
-is a file of its own.
+Each kind of blank (15, 50, 85 % of the words, everything between the first and the last sentence, everything after the
+first) is used equally often on both sides, on different stories, so that no text can be compared with its own original.
+Nothing is picked: stories come from the seed, texts from seeds that count up. Line breaks are evened out, since they
+would tell. The key is a file of its own.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pmlm.bench.material import Passage, draw_passages, hide_middle, hide_words, sentences, write_texts
+from pmlm.bench.material import Passage, draw_passages, hide_middle, hide_rest, hide_words, sentences, write_texts
 from pmlm.bench.study import Notes
 from pmlm.corpus.documents import read_text
 from pmlm.errors import DataError
@@ -26,7 +26,9 @@ from pmlm.lm import LM
 from pmlm.options import FillOptions
 from pmlm.runtime import generator
 
-KINDS = ("15 %", "50 %", "85 %", "between two sentences")
+KINDS = ("15 %", "50 %", "85 %", "between two sentences", "after the first sentence")
+
+HIDING = {KINDS[3]: hide_middle, KINDS[4]: hide_rest}
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ def _passages(documents: Sequence[str], lm: LM, count: int, seed: int) -> list[P
 
 
 def _template(passage: Passage, kind: str, seed: int, number: int) -> Template:
-    if kind == KINDS[3]:
-        return hide_middle(passage)
+    if kind in HIDING:
+        return HIDING[kind](passage)
     return hide_words(passage, int(kind.split()[0]) / 100, generator(seed, "blanks", number))
 
 
