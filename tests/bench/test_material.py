@@ -1,6 +1,7 @@
 """Held-out texts as templates: what is given keeps its ids, what is hidden is what was asked for."""
 
 import pytest
+from bench_helpers import DOCUMENTS
 
 from conftest import STORIES
 from pmlm.bench.material import (
@@ -19,6 +20,7 @@ from pmlm.bench.material import (
 from pmlm.errors import DataError
 from pmlm.generation.canvas import make_canvas
 from pmlm.generation.template import Blank, Given
+from pmlm.lm import LM
 from pmlm.runtime import generator
 from pmlm.tokenizer import Tokenizer, train_tokenizer
 
@@ -117,3 +119,12 @@ def test_shuffled_words_are_the_same_words() -> None:
     shuffled = shuffle_words(STORIES[0], generator(1))
     assert shuffled != STORIES[0]
     assert sorted(shuffled.split()) == sorted(STORIES[0].split())
+
+
+def test_passages_may_be_beginnings_alone(model: LM) -> None:
+    texts = [*DOCUMENTS, *(" ".join([text] * 9) for text in DOCUMENTS)]
+    for beginnings in (False, True):
+        found = draw_passages(
+            texts, model.tokenizer, room=60, count=3, rng=generator(0, "p"), beginnings=beginnings
+        )  # fmt: skip
+        assert [passage.is_whole for passage in found] == [not beginnings] * 3

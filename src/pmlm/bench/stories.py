@@ -10,7 +10,7 @@ Shapes: M predictions, V vocabulary.
 import copy
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -99,26 +99,44 @@ def study_stories(
     """`original`: the same model with weights in 32 bits, to say what storing it in fewer costs."""
     study = _Study(lm, documents, judge, settings, notes, advance)
     study.passages(max(settings.word_passages, settings.stories))  # says at once where there are too few
-    return {
+    result = {
         "settings": asdict(settings),
         "likelihood": study.likelihood(lm, "model"),
-        "gpt": None if gpt is None else study.likelihood(gpt, _name_of(gpt)),
-        "same_vocabulary": gpt is None or gpt.tokenizer.fingerprint == lm.tokenizer.fingerprint,
+        "gpt": None,
+        "same_vocabulary": True,
         "hidden_words": study.hidden_words(),
-        "free_stories": study.free_stories(gpt),
+        "free_stories": study.free_stories(),
         "storage": study.storage(original or lm),
         "samples": study.samples(),
     }
+    return result if gpt is None else study.with_gpt(result, gpt)
+
+
+def add_gpt(
+    result: Mapping[str, Any],
+    lm: LM,
+    gpt: LM,
+    documents: Sequence[str],
+    judge: Judge | None,
+    settings: StorySettings,
+    notes: Notes,
+    advance: Advance,
+) -> dict[str, Any]:
+    """A finished study of `lm` with a GPT beside it, in place of another where there was one; `lm` is not asked."""
+    return _Study(lm, documents, judge, settings, notes, advance).with_gpt(result, gpt)
 
 
 def planned(lm: LM, gpt: LM | None, settings: StorySettings) -> int:
     """How many steps `advance` will be told of."""
     kinds = [visibility == "causal" for visibility in lm.model.config.visibilities]
     likelihood = len(_lengths(lm, settings)) * sum(2 if is_causal else 4 for is_causal in kinds)
-    likelihood += 0 if gpt is None else 2 * len(_lengths(gpt, settings))
-    written = sum(1 if is_causal else len(settings.orders) for is_causal in kinds) + (gpt is not None)
-    written += (settings.best_of > 1) * (1 + (gpt is not None))
-    return likelihood + 2 * kinds.count(False) + settings.stories * written + 4 + 6
+    written = sum(1 if is_causal else len(settings.orders) for is_causal in kinds) + (settings.best_of > 1)
+    own = likelihood + 2 * kinds.count(False) + settings.stories * written + 4 + 6
+    return own + (0 if gpt is None else planned_for_gpt(gpt, settings))
+
+
+def planned_for_gpt(gpt: LM, settings: StorySettings) -> int:
+    return 2 * len(_lengths(gpt, settings)) + settings.stories * (1 + (settings.best_of > 1))
 
 
 def _name_of(gpt: LM) -> str:
@@ -209,7 +227,7 @@ class _Study:
         room = self.lm.model.config.max_length - 2
         return draw_passages(self.documents, self.lm.tokenizer, room=room, count=count, rng=rng)
 
-    def free_stories(self, gpt: LM | None) -> dict[str, Any]:
+    def free_stories(self) -> dict[str, Any]:
         """Stories as long as real ones, before the judge, next to those and to their words shuffled."""
         passages = self.passages(self.settings.stories)
         templates = [hide_words(passage, 1, generator(0)) for passage in passages]
@@ -226,19 +244,32 @@ class _Study:
             visibility, order = self.lm.model.config.visibilities[0], self.settings.orders[0]
             name = f"{visibility}, {order}, best of {best_of}"
             texts[name] = self._stories(self.lm, "model", templates, visibility, order, best_of)
-        if gpt is not None:
-            room = gpt.model.config.max_length - 2
-            sizes = [min(len(gpt.tokenizer.encode(text)), room) for text in real]
-            own = [parse_template(f"[MASK:{size}]") for size in sizes]
-            texts["GPT"] = self._stories(gpt, _name_of(gpt), own, "causal", "l2r")
-            if best_of > 1:
-                texts[f"GPT, best of {best_of}"] = self._stories(gpt, _name_of(gpt), own, "causal", "l2r", best_of)
-        noted = {name: name.replace("GPT", _name_of(gpt)) if gpt is not None else name for name in texts}
+        return {"whole_documents": sum(passage.is_whole for passage in passages), **self._judged(texts)}
+
+    def with_gpt(self, result: Mapping[str, Any], gpt: LM) -> dict[str, Any]:
+        """The result with what the GPT makes of the same documents, and stories of its own."""
+        name, free = _name_of(gpt), result["free_stories"]
+        likelihood = self.likelihood(gpt, name)
+        room = gpt.model.config.max_length - 2
+        sizes = [len(gpt.tokenizer.encode(passage.text)) for passage in self.passages(self.settings.stories)]
+        templates = [parse_template(f"[MASK:{min(size, room)}]") for size in sizes]
+        texts = {"GPT": self._stories(gpt, name, templates, "causal", "l2r")}
+        if (best_of := self.settings.best_of) > 1:
+            texts[f"GPT, best of {best_of}"] = self._stories(gpt, name, templates, "causal", "l2r", best_of)
+        judged = self._judged(texts, name)
         return {
-            "whole_documents": sum(passage.is_whole for passage in passages),
+            **result,
+            "gpt": likelihood,
+            "same_vocabulary": gpt.tokenizer.fingerprint == self.lm.tokenizer.fingerprint,
+            "free_stories": {**free, **{key: {**free[key], **found} for key, found in judged.items()}},
+        }
+
+    def _judged(self, texts: Mapping[str, Sequence[str]], gpt: str = "GPT") -> dict[str, dict[str, Any]]:
+        """By who wrote them: how many were not written, and what there is to say of the others."""
+        return {
             "not_written": {name: self.settings.stories - len(each) for name, each in texts.items()},
             "appraisal": {
-                name: self.notes.get(f"judged/{noted[name]}", appraise, each, self.judge)
+                name: self.notes.get(f"judged/{name.replace('GPT', gpt)}", appraise, each, self.judge)
                 for name, each in texts.items()
             },
         }

@@ -122,20 +122,39 @@ def run_study(
     command: str,
     work: Callable[[Notes], dict[str, Any]],
     beside: Mapping[str, object] | None = None,
+    grow: Callable[[Notes, dict[str, Any]], dict[str, Any]] | None = None,
     **others: object,
 ) -> dict[str, Any]:
     """Make a study's document and write it; a run that was stopped goes on where it was.
 
     `others` are what else decides the figures (the judge): notes of other ones are not taken. `beside`: what is
-    measured beside the model, under names of its own in the notes.
+    measured beside the model, under names of its own in the notes. `grow`: makes the result of a study that stands
+    finished at `out` into this one, so that what comes beside later costs nothing but itself.
     """
     about = {"file": text.name, "sha256": hashlib.sha256(text.read_bytes()).hexdigest()}
     where = provenance(lm, command)
     decides = {"study": name, "settings": settings, "text": about, "model": where["model"], **others}
-    result = work(Notes(notes_path(out), decides))
-    document = {"study": name, "provenance": where, "text": about, **others, **(beside or {}), "result": result}
+    known = None if grow is None else _finished(out, decides)
+    notes = Notes(notes_path(out), decides)
+    origin: dict[str, Any] = {"provenance": where}
+    if grow is None or known is None:
+        result = work(notes)
+    else:
+        result = grow(notes, known["result"])
+        origin = {"provenance": known["provenance"], "added": where}
+    document = {"study": name, **origin, "text": about, **others, **(beside or {}), "result": result}
     write_document(out, document)
     return document
+
+
+def _finished(out: Path, decides: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The document at `out`, where all that decides its figures is the same."""
+    if not out.is_file():
+        return None
+    document = read_document(out)
+    there = {key: document.get(key) for key in decides if key not in ("settings", "model")}
+    there |= {"settings": document["result"].get("settings"), "model": document["provenance"]["model"]}
+    return document if there == json.loads(json.dumps(decides)) else None
 
 
 def provenance(lm: LM, command: str) -> dict[str, Any]:

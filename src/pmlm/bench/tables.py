@@ -29,9 +29,12 @@ def origin(document: Mapping[str, Any]) -> str:
     """The last lines of every page."""
     p, model, text = document["provenance"], document["provenance"]["model"], document["text"]
     commit, weights = ((value or "unknown")[:12] for value in (p["commit"], model["weights_sha256"]))
+    added = document.get("added")
+    later = "" if added is None else f" What stands beside the model was added by `{added['command']}`."
     return (
         f"Made from JSON by `pmlm bench report`; measured by `{p['command']}` on commit {commit}, model "
-        f"{model['name']} (weights {weights}), text `{text['file']}` (sha256 {text['sha256'][:12]}), {p['machine']}.\n"
+        f"{model['name']} (weights {weights}), text `{text['file']}` (sha256 {text['sha256'][:12]}), {p['machine']}."
+        f"{later}\n"
     )
 
 

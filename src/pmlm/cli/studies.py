@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ from pmlm.errors import ConfigError
 
 if TYPE_CHECKING:
     from pmlm.bench.judge import Judge
+    from pmlm.bench.study import Notes
     from pmlm.lm import LM
     from pmlm.options import FillOptions
 
@@ -183,7 +185,7 @@ def stories(
     device: DeviceOption = "auto",
 ) -> None:
     """All figures and samples of a story model, and a sheet for a blind reader beside them."""
-    from pmlm.bench.stories import StorySettings, planned, study_stories
+    from pmlm.bench.stories import StorySettings, add_gpt, planned, planned_for_gpt, study_stories
     from pmlm.bench.study import model_identity, run_study
     from pmlm.lm import load
     from pmlm.options import FillOptions
@@ -205,12 +207,22 @@ def stories(
     if reading and not _has_sheet(lm, out.parent, quiet=quiet):
         options = FillOptions(order=settings.orders[0], temperature=temperature, top_p=top_p)
         _write_sheet(lm, texts, reading, out.parent, options, seed, best_of)
-    with progress_bar("stories", planned(lm, other, settings), quiet=quiet) as advance:
-        document = run_study(
-            "stories", out, lm, text, asdict(settings), _command(),
-            lambda notes: study_stories(lm, other, texts, judging, settings, notes, advance, whole),
-            beside={"gpt": other and model_identity(other)}, judge=judging and judging.name,
-        )  # fmt: skip
+
+    def study(notes: Notes) -> dict[str, Any]:
+        with progress_bar("stories", planned(lm, other, settings), quiet=quiet) as advance:
+            return study_stories(lm, other, texts, judging, settings, notes, advance, whole)
+
+    def add(gpt: LM, notes: Notes, result: dict[str, Any]) -> dict[str, Any]:
+        talk(f"{out} is of this model already: the GPT alone is measured", quiet=quiet)
+        with progress_bar("GPT", planned_for_gpt(gpt, settings), quiet=quiet) as advance:
+            return add_gpt(result, lm, gpt, texts, judging, settings, notes, advance)
+
+    document = run_study(
+        "stories", out, lm, text, asdict(settings), _command(), study,
+        beside={"gpt": other and model_identity(other)},
+        grow=None if other is None else partial(add, other),
+        judge=judging and judging.name,
+    )  # fmt: skip
     _print(document, out, json=json)
 
 
