@@ -161,6 +161,11 @@ def test_a_model_that_is_also_a_gpt_is_measured_as_one(model: LM) -> None:
 def test_the_card_is_made_from_the_document(story_document: dict, model: LM, gpt: LM) -> None:
     card = model_card(model, story_document, "## Data and licences\n\nMade up.")
     bound = story_document["result"]["likelihood"]["bidirectional"]["64"]["bound"]["bits_per_byte"]
+    assert "blind reader" not in card
+    rated = {"whole": 4.0, "whole_stderr": 0.5, "sense": 2.0, "sense_stderr": None, "taken_for_program": 1.0}
+    read = model_card(model, story_document, "", [{"kind": "15 %", "source": "model", "texts": 2, **rated}])
+    assert "## Before a blind reader" in read
+    assert "| 15 % | model | 2 | 4.00 ± 0.50 | 2.00 ± 0.00 | 100% |" in read
     for needed in (
         "Made up.",
         f"{bound:.3f} ± ",
@@ -168,7 +173,6 @@ def test_the_card_is_made_from_the_document(story_document: dict, model: LM, gpt
         "## Samples, unpicked",
         "Written along the order `l2r`, temperature 1, top-p 0.9.",
         "15% hidden",
-        "1.00 times",
         "confidence less l2r",
         "nats per token next to the GPT, on the same 3 stories",
         "of `[MASK",  # which words were given, where that differs by seed
@@ -211,6 +215,9 @@ def test_weak_points_are_read_off_the_figures(story_document: dict) -> None:
     assert "- GPT: repeated 4-grams 0.500, real stories 0.250." in weak_points(result)
     result["gpt"] = None
     assert "no GPT" in weak_points(result)
+    assert "the judge needs" not in weak_points(result)  # as many bits as for real ones
+    result["free_stories"]["appraisal"]["GPT"]["judge"]["bits_per_byte"] *= 1.5
+    assert "- GPT: the judge needs 1.50 times the bits per byte of real stories." in weak_points(result)
 
 
 def test_pages_and_pictures_are_made_from_the_document(story_document: dict, tmp_path: Path) -> None:

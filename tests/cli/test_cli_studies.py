@@ -1,12 +1,16 @@
 """Studies from the command line: documents, pages, one line where something is wrong."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import pmlm
 from pmlm.cli import run
+from pmlm.lm import LM
+from pmlm.model import build_model
+from pmlm.runtime import generator
 
 Capture = pytest.CaptureFixture[str]
 NAMES = ("Tom", "Mia", "Ben", "Anna", "Leo")
@@ -56,7 +60,21 @@ def test_each_study_writes_its_document_its_pages_and_a_card(text: str, tmp_path
     ]
     assert weights[:8] in said.err
 
-    pmlm.load().save(tmp_path / "m", storage="float16")
+    model = pmlm.load()
+    network = build_model(replace(model.model.config, visibilities=("causal",)), generator(1))
+    LM(network.eval(), model.tokenizer, {"name": "gpt"}, None).save(tmp_path / "gpt")
+    assert run([*again, *small["stories"], "--gpt", str(tmp_path / "gpt")]) == 0
+    assert "the GPT alone is measured" in capsys.readouterr().err
+    grown = json.loads((tmp_path / "results" / "stories.json").read_text())
+    assert "--gpt" in grown["added"]["command"]
+    assert "--gpt" not in grown["provenance"]["command"]
+
+    model.save(tmp_path / "m", storage="float16")
+    (tmp_path / "notes.md").write_text("## Data\n\nOurs.\n")
+    figures = str(tmp_path / "results" / "stories.json")
+    card = ["bench", "card", figures, "-m", str(tmp_path / "m"), "--notes", str(tmp_path / "notes.md")]
+    assert run(card) == 0
+    assert "| all | model | 2 | 4.00 ± 0.00 |" in (tmp_path / "m" / "README.md").read_text()
     other = ["bench", "stories", "--text", text, "--out", str(tmp_path / "results" / "other.json"), "-m"]
     changed = pmlm.load()
     changed.model.get_parameter("backbone.tokens.weight").data.mul_(1.01)
@@ -65,10 +83,9 @@ def test_each_study_writes_its_document_its_pages_and_a_card(text: str, tmp_path
     assert sheet.with_name(f"reading-{weights[:8]}.md").read_text() == rated, "another model's sheet is put aside"
     assert run(["bench", "reading", str(sheet), "--key", str(tmp_path / "results" / "reading-key.json")]) != 0
     assert "has no rating" in capsys.readouterr().err
-    (tmp_path / "notes.md").write_text("## Data\n\nOurs.\n")
-    figures = str(tmp_path / "results" / "stories.json")
-    assert run(["bench", "card", figures, "-m", str(tmp_path / "m"), "--notes", str(tmp_path / "notes.md")]) == 0
+    assert run(card) == 0
     assert "## Data\n\nOurs." in (tmp_path / "m" / "README.md").read_text()
+    assert "blind reader" not in (tmp_path / "m" / "README.md").read_text(), "that sheet is another model's"
     pmlm.load(tmp_path / "m")
 
 

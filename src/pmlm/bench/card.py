@@ -1,8 +1,9 @@
 """The model card of a story model, from a study's document and from what people wrote of its data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pmlm.bench.reading import rating_table
 from pmlm.bench.study import TRAINING
 from pmlm.bench.tables import origin, paired, pairs_of, story_tables
 from pmlm.errors import DataError
@@ -11,8 +12,11 @@ from pmlm.lm import LM
 LONGEST_SAMPLE = 2000
 
 
-def model_card(lm: LM, document: Mapping[str, Any], notes: str) -> str:
-    """`notes` is Markdown that no measurement can give: data, licences, known weaknesses."""
+def model_card(lm: LM, document: Mapping[str, Any], notes: str, ratings: Sequence[Mapping[str, Any]] = ()) -> str:
+    """`notes` is Markdown that no measurement can give: data, licences, known weaknesses.
+
+    `ratings`: what a blind reader thought of this model's texts (`pmlm.bench.reading.summarise`).
+    """
     if document["study"] != "stories":
         raise DataError(f"a card is made from the study of a story model, not from {document['study']!r}")
     measured, here = document["provenance"]["model"], lm.describe()
@@ -27,6 +31,7 @@ def model_card(lm: LM, document: Mapping[str, Any], notes: str) -> str:
         notes.strip() + "\n",
         f"## Settings\n\n{_settings(here, lm.about)}{_beside(document.get('gpt'))}",
         f"## Figures\n\n{story_tables(document['result'])}",
+        *([f"## Before a blind reader\n\n{rating_table(ratings)}"] if ratings else []),
         f"## Weak points that the figures show\n\n{weak_points(document['result'])}",
         f"## Samples, unpicked: seeds from 0 on\n\n{_written_how(document['result']['settings'])}\n"
         f"{_samples(document['result'])}",
@@ -63,7 +68,8 @@ def weak_points(result: Mapping[str, Any]) -> str:
             continue
         if each["judge"] is not None:
             ratio = each["judge"]["bits_per_byte"] / real["judge"]["bits_per_byte"]
-            lines.append(f"- {name}: the judge needs {ratio:.2f} times the bits per byte of real stories.")
+            if ratio >= 1.005:
+                lines.append(f"- {name}: the judge needs {ratio:.2f} times the bits per byte of real stories.")
         for key, what in (("repetition_4", "repeated 4-grams"), ("self_bleu", "self-BLEU")):
             if each[key] > 1.1 * real[key]:
                 lines.append(f"- {name}: {what} {each[key]:.3f}, real stories {real[key]:.3f}.")

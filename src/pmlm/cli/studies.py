@@ -22,7 +22,7 @@ from pmlm.cli.common import (
     progress_bar,
     talk,
 )
-from pmlm.errors import ConfigError
+from pmlm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from pmlm.bench.judge import Judge
@@ -300,7 +300,7 @@ def card(
     notes: Annotated[Path, typer.Option("--notes", help="Markdown on data, licences and weaknesses.", metavar="FILE")],
     model: ModelOption = None,
 ) -> None:
-    """Write the model card, README.md of the model's folder, from FILE."""
+    """Write the model card, README.md of the model's folder, from FILE and a reading sheet filled in beside it."""
     from pmlm.bench.card import model_card
     from pmlm.bench.study import read_document
     from pmlm.corpus.documents import read_text
@@ -310,8 +310,24 @@ def card(
 
     lm = load(model, device="cpu")
     assert lm.folder is not None
-    write_text(lm.folder / CARD, model_card(lm, read_document(file), read_text(notes)))
+    document = read_document(file)
+    ratings = _ratings(file.parent, document["provenance"]["model"]["weights_sha256"])
+    write_text(lm.folder / CARD, model_card(lm, document, read_text(notes), ratings))
     print(lm.folder / CARD)
+
+
+def _ratings(folder: Path, weights: str) -> list[dict[str, Any]]:
+    """What a reader thought of the texts of a model with these weights; nothing where nobody has read them yet."""
+    from pmlm.bench.reading import read_key, read_ratings, sheet_model, summarise
+
+    sheet, key = folder / SHEET, folder / KEY
+    if not sheet.is_file() or sheet_model(key).get("weights_sha256") != weights:
+        return []
+    try:
+        return summarise(read_ratings(sheet), read_key(key))
+    except DataError as error:
+        talk(f"the card says nothing of a reader: {error}", quiet=False)
+        return []
 
 
 def _load(model: Path | None, device: str, text: Path, split: str) -> tuple[LM, list[str]]:
