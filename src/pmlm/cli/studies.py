@@ -213,7 +213,7 @@ def stories(
             return study_stories(lm, other, texts, judging, settings, notes, advance, whole)
 
     def add(gpt: LM, notes: Notes, result: dict[str, Any]) -> dict[str, Any]:
-        talk(f"{out} is of this model already: the GPT alone is measured", quiet=quiet)
+        talk(f"{out} is of this model already: the GPT alone is measured", quiet=quiet, logged=True)
         with progress_bar("GPT", planned_for_gpt(gpt, settings), quiet=quiet) as advance:
             return add_gpt(result, lm, gpt, texts, judging, settings, notes, advance)
 
@@ -326,7 +326,7 @@ def _ratings(folder: Path, weights: str) -> list[dict[str, Any]]:
     try:
         return summarise(read_ratings(sheet), read_key(key))
     except DataError as error:
-        talk(f"the card says nothing of a reader: {error}", quiet=False)
+        talk(f"the card says nothing of a reader: {error}", quiet=False, logged=True)
         return []
 
 
