@@ -3,7 +3,7 @@
 import pmlm
 
 TEMPLATES = [
-    ("Tom is a cat and Jerry is a mouse. [MASK:40] Tom and Jerry become good friends in the end.", "l2r"),
+    ("Tom is a cat and Jerry is a mouse. [MASK:40]. Tom and Jerry become good friends in the end.", "l2r"),
     ("Once upon a time there was a [MASK] [MASK] named [MASK]. [MASK:12]", "margin"),
 ]
 
@@ -12,7 +12,7 @@ def main() -> None:
     lm = pmlm.load()
     print(f"{lm.about['name']}, {lm.model.num_parameters():,} parameters\n")
     for seed, (template, order) in enumerate(TEMPLATES):
-        filled = lm.fill(template, order=order, seed=seed, top_p=0.9, best_of=8)
+        filled = lm.fill(template, order=order, seed=seed, temperature=0.7, best_of=8)
         print(f"template  {template}\nfilled    {filled.text}")
         written = " ".join(f"{step}:{filled.tokens[i].strip()}" for step, i in enumerate(filled.order, start=1))
         print(
