@@ -17,10 +17,6 @@ DOCUMENTS = [
 ]
 
 
-def silent(_done: int) -> None:
-    pass
-
-
 def heldout(folder: Path) -> Path:
     """The documents as a file."""
     path = folder / "heldout.txt"

@@ -1,11 +1,12 @@
 """The study of words that must appear."""
 
 import pytest
-from bench_helpers import BYTES, DOCUMENTS, silent
+from bench_helpers import BYTES, DOCUMENTS
 
 from pmlm.bench.coverage import CoverageSettings, common_words, draw_sets, missing_words, study_coverage, write_with
 from pmlm.bench.study import Notes
 from pmlm.errors import DataError
+from pmlm.evaluation import silent
 from pmlm.lm import LM
 from pmlm.options import FillOptions
 

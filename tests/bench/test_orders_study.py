@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from bench_helpers import BYTES, DOCUMENTS, silent
+from bench_helpers import BYTES, DOCUMENTS
 
 from conftest import STORIES
 from pmlm.bench.export import ExportBench, _whole_text
@@ -18,7 +18,7 @@ from pmlm.bench.material import (
 from pmlm.bench.orders import REAL, OrderSettings, planned, study_orders
 from pmlm.bench.study import Notes, provenance
 from pmlm.bench.tables import render
-from pmlm.evaluation import Scorer, draw_part
+from pmlm.evaluation import Scorer, draw_part, silent
 from pmlm.lm import LM
 from pmlm.orders import parse_order
 from pmlm.results import Filled
