@@ -113,9 +113,9 @@ def test_an_order_may_be_a_list_of_numbers() -> None:
 
 def test_the_best_of_texts_of_several_lengths_is_the_likeliest_per_token() -> None:
     template = "The [MASK:1-9] fox"
-    each = [RANDOM.fill(template, seed=seed) for seed in range(20, 28)]
+    each = [RANDOM.fill(template, seed=seed) for seed in range(16, 24)]
     assert len({len(text.tokens) for text in each}) > 2
-    best = RANDOM.fill(template, seed=20, best_of=8)
+    best = RANDOM.fill(template, seed=2, best_of=8)
     assert best.mean_logp == pytest.approx(max(math.fsum(text.logp) / len(text.logp) for text in each), abs=1e-4)
     assert best.nll > min(text.nll for text in each)  # a short text is not kept for its length
     assert (best.best_of, best.text) == (8, RANDOM.fill(template, seed=best.seed).text)

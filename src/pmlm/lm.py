@@ -200,7 +200,7 @@ class LM:
         """Write what stands in a template's blanks, in any order, around what is given.
 
         Without a seed one is drawn; the result names it. A streamer is told of every step. With `best_of`, so many
-        texts are written at once, from seeds that follow each other, and the likeliest is returned with its own seed.
+        texts are written at once, from seeds that no other seed shares, and the likeliest is returned with its own.
         """
         if best_of != 1:
             if streamer is not None:

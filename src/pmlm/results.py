@@ -154,10 +154,13 @@ class Filled:
 
 
 def candidate_seeds(first: int, texts: int, best_of: int) -> list[int]:
-    """The seeds to write from, where each of `texts` is to be the likeliest of `best_of`: they follow each other."""
+    """The seeds to write from, where each of `texts`, from seed `first` on, is to be the likeliest of `best_of`.
+
+    Each has seeds of its own, so that what two neighbouring seeds choose from has nothing in common.
+    """
     if best_of < 1:
         raise ConfigError(f"best_of must be at least 1, got {best_of}")
-    return [first + i for i in range(texts * best_of)]
+    return [first * best_of + i for i in range(texts * best_of)]
 
 
 def likeliest(written: Sequence[Filled], best_of: int) -> list[Filled]:

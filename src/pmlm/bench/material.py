@@ -220,7 +220,7 @@ def write_texts(
     texts: list[str | None] = []
     for start in range(0, len(templates), chunk):
         part = templates[start : start + chunk]
-        seeds = candidate_seeds(first_seed + start * best_of, len(part), best_of)
+        seeds = candidate_seeds(first_seed + start, len(part), best_of)
         texts += notes.get(f"{name}/{start}", _write, lm, part, seeds, options, best_of)
         progress(len(part))
     return texts

@@ -55,7 +55,7 @@ def make_sheet(
             "document": passage.document,
             "template": template_source(blank),
             "text": _one_paragraph(text_of.get(i, passage.text) or "(no text was found)"),
-            **({"seed": seed + ours.index(i) * best_of, "best_of": best_of} if i in text_of else {}),
+            **({"seed": seed + ours.index(i), "best_of": best_of} if i in text_of else {}),
         }
         for i, (passage, blank) in enumerate(zip(passages, blanks, strict=True))
     ]

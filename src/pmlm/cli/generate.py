@@ -251,7 +251,8 @@ def _seeds(first: int, results: list[Filled]) -> str:
     if (best_of := results[0].best_of) == 1:
         return f"seed {first}"
     kept = ", ".join(str(result.seed) for result in results)
-    return f"seed {kept}, the likeliest of {best_of}{' each' * (len(results) > 1)} from seed {first} on"
+    of = f"of seeds {first * best_of} to {(first + len(results)) * best_of - 1}"
+    return f"seed {kept}, the likeliest of {best_of}{' each' * (len(results) > 1)} {of}"
 
 
 def _shortcuts(results: list[Filled]) -> str:
