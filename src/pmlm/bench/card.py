@@ -31,7 +31,7 @@ def model_card(lm: LM, document: Mapping[str, Any], notes: str, ratings: Sequenc
         notes.strip() + "\n",
         f"## Settings\n\n{_settings(here, lm.about)}{_beside(document.get('gpt'))}",
         f"## Figures\n\n{story_tables(document['result'])}",
-        *([f"## Before a blind reader\n\n{rating_table(ratings)}"] if ratings else []),
+        *([f"## Before a blind reader\n\n{rating_table(ratings)}\n"] if ratings else []),
         f"## Weak points that the figures show\n\n{weak_points(document['result'])}",
         f"## Samples, unpicked: seeds from 0 on\n\n{_written_how(document['result']['settings'])}\n"
         f"{_samples(document['result'])}",
@@ -59,24 +59,30 @@ def _shown(value: object) -> str:
 
 
 def weak_points(result: Mapping[str, Any]) -> str:
-    """What the figures themselves say against the model."""
+    """What the figures themselves say against the model: a line for each way of writing."""
     appraisal = result["free_stories"]["appraisal"]
-    real = appraisal["real"]
-    lines = []
-    for name, each in appraisal.items():
-        if name.startswith("real"):
-            continue
-        if each["judge"] is not None:
-            ratio = each["judge"]["bits_per_byte"] / real["judge"]["bits_per_byte"]
-            if ratio >= 1.005:
-                lines.append(f"- {name}: the judge needs {ratio:.2f} times the bits per byte of real stories.")
-        for key, what in (("repetition_4", "repeated 4-grams"), ("self_bleu", "self-BLEU")):
-            if each[key] > 1.1 * real[key]:
-                lines.append(f"- {name}: {what} {each[key]:.3f}, real stories {real[key]:.3f}.")
-        if each["distinct_2"] < 0.9 * real["distinct_2"]:
-            lines.append(f"- {name}: distinct-2 {each['distinct_2']:.3f}, real stories {real['distinct_2']:.3f}.")
+    found = {
+        name: _short_of(each, appraisal["real"])
+        for name, each in appraisal.items()
+        if not name.startswith(("real", "GPT"))
+    }
+    lines = [f"- {name}: {'; '.join(points)}." for name, points in found.items() if points]
     lines += _against_gpt(result)
     return "\n".join(lines or ["- none of those that are looked for here"]) + "\n"
+
+
+def _short_of(each: Mapping[str, Any], real: Mapping[str, Any]) -> list[str]:
+    points = []
+    if each["judge"] is not None:
+        ratio = each["judge"]["bits_per_byte"] / real["judge"]["bits_per_byte"]
+        if ratio >= 1.005:
+            points.append(f"the judge needs {ratio:.2f} times the bits per byte of real stories")
+    for key, what in (("repetition_4", "repeated 4-grams"), ("self_bleu", "self-BLEU")):
+        if each[key] > 1.1 * real[key]:
+            points.append(f"{what} {each[key]:.3f}, real stories {real[key]:.3f}")
+    if each["distinct_2"] < 0.9 * real["distinct_2"]:
+        points.append(f"distinct-2 {each['distinct_2']:.3f}, real stories {real['distinct_2']:.3f}")
+    return points
 
 
 def _against_gpt(result: Mapping[str, Any]) -> list[str]:
