@@ -29,7 +29,7 @@ from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp
 from pmlm.model import LanguageModel, TaskModel, Visibility
 from pmlm.model.checkpoint import CARD, Checkpoint, Storage, load_checkpoint, read_config, save_checkpoint
 from pmlm.model.graph import GraphModel, check_precision, load_graph, write_graph
-from pmlm.options import FillOptions, to_order, write_settings
+from pmlm.options import FillOptions, listed, to_order, write_settings
 from pmlm.orders import Order, arrange
 from pmlm.refining import Method, refine
 from pmlm.results import Filled, Ranked, Refined, Score, Step, Streamer, candidate_seeds, likeliest
@@ -269,17 +269,18 @@ class LM:
         template: str,
         *,
         top_k: int = 5,
-        targets: Sequence[str] | None = None,
+        targets: str | Sequence[str] | None = None,
         visibility: str | None = None,
     ) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
         """The likeliest tokens at each [MASK] while every [MASK] is hidden, with the keys of Hugging Face's pipeline:
         `score` (a probability), `token`, `token_str`, `sequence`. One list where there is one [MASK], else a list of
-        lists. `targets` asks for the scores of given tokens, as they are spelt in a text (" cat").
+        lists. `targets` asks for the scores of given tokens, as they are spelt in a text (" cat"), one or several.
         """
         if top_k < 1:
             raise ConfigError(f"top_k must be at least 1, got {top_k}")
         kind = check_visibility(visibility, self.model.config)
-        guesses = self.writer.fill_mask(template, kind, top_k=top_k, targets=targets)
+        wanted = None if targets is None else listed(targets)
+        guesses = self.writer.fill_mask(template, kind, top_k=top_k, targets=wanted)
         return guesses[0] if len(guesses) == 1 else guesses
 
     def candidates(

@@ -62,8 +62,8 @@ def write_settings(options: FillOptions, config: ModelConfig) -> WriteSettings:
             speculative=options.get("speculative"),
         ),
         whole_words=options.get("whole_words", True),
-        ban=_listed(options.get("ban", ())),
-        must=_listed(options.get("must", ())),
+        ban=listed(options.get("ban", ())),
+        must=listed(options.get("must", ())),
         num_words=options.get("num_words"),
         num_tokens=options.get("num_tokens"),
         written=tuple((position, token) for position, token in options.get("written", ())),
@@ -77,5 +77,5 @@ def to_order(order: str | Sequence[int] | Order) -> Order:
     return parse_order(order if isinstance(order, str) else ",".join(map(str, order)))
 
 
-def _listed(words: str | Sequence[str]) -> tuple[str, ...]:
+def listed(words: str | Sequence[str]) -> tuple[str, ...]:
     return (words,) if isinstance(words, str) else tuple(words)

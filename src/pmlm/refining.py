@@ -21,7 +21,7 @@ import torch
 from pmlm.corpus.framing import Row, row_batch
 from pmlm.errors import ConfigError, OrderError
 from pmlm.generation.canvas import Canvas, canvas_text
-from pmlm.likelihood import hidden_logp, order_logp, order_ranks
+from pmlm.likelihood import MAX_SLOTS, hidden_logp, order_logp, order_ranks
 from pmlm.model import Slots, Visibility
 from pmlm.results import Filled, Refined
 from pmlm.runtime import generator
@@ -83,13 +83,17 @@ def _rewrite(
 
 def _certainty(writer: Writer, row: Row, ids: list[int], slots: Sequence[int], visibility: Visibility) -> torch.Tensor:
     """[N] the log-probability of each token given all the others."""
-    rows = [replace(row, ids=tuple(ids), maskable=tuple(s == slot for s in range(len(ids)))) for slot in slots]
-    batch = row_batch(rows, writer.tokenizer)
-    at = Slots(torch.arange(len(slots)), torch.tensor(slots))
-    with torch.no_grad():
-        rank_BL = torch.zeros_like(batch.ids_BL)
-        logp_NV = hidden_logp(writer.model, batch, batch.maskable_BL, rank_BL, visibility, at)
-    return logp_NV.gather(1, torch.tensor([[ids[slot]] for slot in slots]))[:, 0]
+    step = max(1, MAX_SLOTS // len(ids))
+    parts = []
+    for some in (slots[start : start + step] for start in range(0, len(slots), step)):
+        rows = [replace(row, ids=tuple(ids), maskable=tuple(s == slot for s in range(len(ids)))) for slot in some]
+        batch = row_batch(rows, writer.tokenizer)
+        at = Slots(torch.arange(len(some)), torch.tensor(some))
+        with torch.no_grad():
+            rank_BL = torch.zeros_like(batch.ids_BL)
+            logp_NV = hidden_logp(writer.model, batch, batch.maskable_BL, rank_BL, visibility, at)
+        parts.append(logp_NV.gather(1, torch.tensor([[ids[slot]] for slot in some]))[:, 0])
+    return torch.cat(parts)
 
 
 def _nll(writer: Writer, row: Row, ids: list[int], slots: Sequence[int], visibility: Visibility) -> float:

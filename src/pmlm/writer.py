@@ -142,7 +142,7 @@ class Writer:
             visibility=settings.visibility,
             speed=settings.speed,
             rng=rng,
-            written=self._written(canvas, settings.written),
+            written=self._written(canvas, settings),
         )
 
     def turns(
@@ -172,16 +172,20 @@ class Writer:
             settings.speed,
         )
 
-    def _written(self, canvas: Canvas, written: Sequence[tuple[int, str]]) -> list[tuple[int, int]]:
+    def _written(self, canvas: Canvas, settings: WriteSettings) -> list[tuple[int, int]]:
         """Slots and ids; DataError for what cannot have been written."""
         hidden, found = set(canvas.hidden), list[tuple[int, int]]()
-        for position, token in written:
+        for position, token in settings.written:
             if position + 1 not in hidden:
                 raise DataError(
                     f"nothing can be written at position {position}: it is given, or named twice, or outside"
                 )
             if token not in self.pieces:
                 raise DataError(f"{token!r} is not one token of this model: take tokens from a result")
+            if settings.visibility == "causal" and position + 1 > min(hidden):
+                raise OrderError(
+                    f"a left-to-right model cannot have written position {position} before those left of it"
+                )
             hidden.remove(position + 1)
             found.append((position + 1, self.pieces[token]))
         return found
@@ -371,6 +375,7 @@ class Writer:
         """For each hidden token the likeliest ids while all the others are hidden, in Hugging Face's words."""
         settings = WriteSettings(order=Order("l2r"), visibility=visibility, sampling=Sampling(temperature=0))
         canvas = self._canvas(read_template(template), 0, settings, self._rule_maker(settings))
+        limits = self._rule_maker(replace(settings, whole_words=False))(canvas)  # what its blanks ask for, no more
         if visibility == "causal" and len(canvas.hidden) > 1:
             raise OrderError("a left-to-right model cannot guess at a token while one before it is hidden")
         batch = row_batch([canvas.row], self.tokenizer).to(self.model.device)
@@ -379,21 +384,16 @@ class Writer:
             logp_MV = hidden_logp(
                 self.model, batch, batch.maskable_BL, torch.zeros_like(batch.ids_BL), visibility, at
             ).cpu()
-        wanted = None if targets is None else self._target_ids(targets)
+        allowed_MV = Allowed(torch.tensor([canvas.role]), self.ids_RV, [limits]).at(
+            Slots.where(batch.maskable_BL.cpu())
+        )
+        if targets is not None:
+            allowed_MV = torch.zeros_like(allowed_MV)
+            allowed_MV[:, self._target_ids(targets)] = True
         return [
-            [
-                self._guess(canvas, slot, i, float(logp_V[i].exp()))
-                for i in self._best(logp_V, canvas, slot, top_k, wanted)
-            ]
-            for slot, logp_V in zip(canvas.hidden, logp_MV, strict=True)
+            [self._guess(canvas, slot, i, float(logp_V[i].exp())) for i in _likeliest(logp_V, allowed_V, top_k)]
+            for slot, logp_V, allowed_V in zip(canvas.hidden, logp_MV, allowed_MV, strict=True)
         ]
-
-    def _best(
-        self, logp_V: torch.Tensor, canvas: Canvas, slot: int, top_k: int, wanted: Sequence[int] | None
-    ) -> list[int]:
-        if wanted is not None:
-            return sorted(wanted, key=lambda i: -float(logp_V[i]))[:top_k]
-        return _likeliest(logp_V, torch.from_numpy(self.ids_RV[canvas.role[slot]]), top_k)
 
     def _target_ids(self, targets: Sequence[str]) -> list[int]:
         ids = []

@@ -167,19 +167,55 @@ def test_spans_whole_and_neighbours_together_allow_exactly_what_can_be_completed
         rule.reveal(slot, row[slot])
 
 
+def test_from_left_to_right_a_piece_costs_one_step_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 12
+    automaton = over_pieces(compile_regex("(( a)|b|[.]){12}"), PIECES)
+    roles = np.stack([flags(1, 2, 3, 4, 5, size=6)])
+    rule = ChainRule(None, [Span(0, size, automaton)], [0] * size, [True] * size, [0] * size, roles)
+    steps = []
+    for side in ("_left", "_right"):
+        real = getattr(ChainRule, side)
+        monkeypatch.setattr(ChainRule, side, lambda self, slot, real=real: steps.append(slot) or real(self, slot))
+    for slot in range(size):
+        assert set(np.flatnonzero(rule.allowed(slot))) == {1, 2, 4}
+        rule.reveal(slot, 1)
+    assert len(steps) < size
+    assert rule.first_impossible is None
+
+
 @pytest.mark.parametrize(
-    "pattern", ["a*", "(ab|a)*b?", "[a-c]{2,3}x", "a{2,}b", r"\d+\.\d*", "[^ab]c", "a.b", "(?:ab)+", "é?a", r"\w+ \w+", "[]a]b"]
+    "pattern", ["a*", "(ab|a)*b?", "[a-c]{2,3}x", "a{2,}b", r"\d+\.\d*", "[^ab]c", "a.b", "(?:ab)+", "é?a", r"\w+ \w+", "[]a]b",
+                "a{2,}b*", "(a|b){2,}x?", r"[^\n]+", r"a\n?b", r"[\nx]+", r"[+-\]]+", "(a+)?b", "(a{2}){2}"]
 )  # fmt: skip
 def test_expressions_match_what_re_matches(pattern: str) -> None:
     automaton, expression = compile_regex(pattern), re.compile(pattern)
     for size in range(5):
-        for letters in itertools.product("abc1.x é]", repeat=size):
+        for letters in itertools.product("abc1.x é]\n", repeat=size):
             text = "".join(letters)
             assert automaton.accepts(text.encode()) == bool(expression.fullmatch(text)), text
 
 
 @pytest.mark.parametrize(
-    "bad", ["(a", "a)", "[a", "*a", "a{2", "a{3,2}", "a{0}", "\\", r"\q", "a{1,999}", "[é]", "[z-a]"]
+    "bad",
+    [
+        "(a",
+        "a)",
+        "[a",
+        "*a",
+        "a{2",
+        "a{3,2}",
+        "a{0}",
+        "\\",
+        r"\q",
+        "a{1,999}",
+        "[é]",
+        "[z-a]",
+        "a+?b",
+        "a{2}{3}",
+        r"[a-\d]",
+        r"[\q]",
+        "(" * 600 + "a" + ")" * 600,
+    ],
 )
 def test_expressions_that_cannot_be_read_are_refused(bad: str) -> None:
     with pytest.raises(ConstraintError, match="regular expression"):

@@ -67,6 +67,11 @@ def test_parallel_writes_everything_once_in_fewer_passes_and_says_that_it_is_app
     assert "".join(filled.tokens) == " " + filled.text
 
 
+@pytest.mark.parametrize("order", ["l2r", "random", "confidence"])
+def test_a_count_is_had_in_every_order(lm: LM, order: str) -> None:
+    assert lm.fill("[MASK:96]", order=order, seed=1, parallel="count:48", whole_words=False).passes == 2
+
+
 def test_constraints_hold_within_a_pass(lm: LM) -> None:
     for seed in range(6):
         filled = lm.fill("[MASK:24]", seed=seed, parallel="count:8", ban=["the", "a"], visibility="bidirectional")

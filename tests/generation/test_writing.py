@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fakes import TableModel, bare_batch
 from pmlm import Filled, Step, load
-from pmlm.errors import ConfigError, DataError, OrderError, RunError, TemplateError
+from pmlm.errors import ConfigError, ConstraintError, DataError, OrderError, RunError, TemplateError
 from pmlm.generation.canvas import Role, allowed_pieces
 from pmlm.generation.layouts import scatter
 from pmlm.generation.template import Blank, Given, parse_template, template_source
@@ -204,6 +204,38 @@ def test_guesses_at_a_mask_have_hugging_face_s_keys() -> None:
         lm.fill_mask("Tom is a [MASK].", targets=["xylophone"])
     with pytest.raises(ConfigError, match="top_k"):
         lm.fill_mask("Tom is a [MASK].", top_k=0)
+    assert [guess["token_str"] for guess in lm.fill_mask("Tom is a [MASK].", targets=" cat")] == [" cat"]
+
+
+def test_guesses_at_a_mask_are_within_its_limits() -> None:
+    lm = load()
+    assert {guess["token_str"] for guess in lm.fill_mask("Tom is a [MASK|in=cat,dog].")} == {" cat", " dog"}
+    assert all(guess["token_str"].startswith(" b") for guess in lm.fill_mask("Tom is a [MASK|starts=b].", top_k=9))
+    with pytest.raises(ConstraintError, match="regular expression"):
+        lm.fill_mask("Tom is a [MASK|regex=(].")
+
+
+def test_a_text_whose_blank_begins_a_line_fits_its_template() -> None:
+    template = "Tom was happy.[MASK:3] He ran."
+    filled = load().fill(template, seed=0, written=[(4, "\n")], visibility="order-causal")
+    assert filled.text.startswith("Tom was happy.\n")
+    assert load().score(filled.text, given=template).nll == pytest.approx(filled.nll, abs=1e-3)
+
+
+def test_an_open_word_is_a_word_of_its_own() -> None:
+    for seed in range(4):
+        text = load().fill("The fox[WORD|open] was red.", seed=seed).text
+        assert re.fullmatch(r"The fox \w+ was red\.", text), text
+
+
+def test_a_left_to_right_model_goes_on_only_from_what_stands_at_the_left() -> None:
+    lm, template = make_lm(visibilities=("causal",)), "Once upon a time[MASK:6|open]"
+    first = lm.fill(template, seed=1)
+    position = first.order[0]
+    again = lm.fill(template, seed=2, written=[(position, first.tokens[position])])
+    assert again.tokens[position] == first.tokens[position]
+    with pytest.raises(OrderError, match="cannot have written position"):
+        lm.fill(template, written=[(position + 2, first.tokens[position])])
 
 
 def test_spaces_are_never_doubled() -> None:

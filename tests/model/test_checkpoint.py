@@ -74,8 +74,11 @@ def test_nothing_but_a_checkpoint_is_ever_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.txt").write_text("years of work")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
-        save(tmp_path / "thesis")
+    for config in (None, '{"port": 8080}', '{"model_type": "bert", "hidden_size": 8}', '{"model": "x", "format": 1}'):
+        if config is not None:
+            (tmp_path / "thesis" / "config.json").write_text(config)
+        with pytest.raises(CheckpointError, match="holds no checkpoint"):
+            save(tmp_path / "thesis")
     with pytest.raises(CheckpointError, match="is a file"):
         save(tmp_path / "file")
     with pytest.raises(ConfigError, match="storage"):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pmlm.batch import Batch
 from pmlm.errors import ConstraintError
-from pmlm.generation.parallel import LOOK_AHEAD, Parallel
+from pmlm.generation.parallel import Parallel
 from pmlm.generation.rules import Rule, allowed_by
 from pmlm.generation.sampling import Sampling, draw_tokens
 from pmlm.generation.steppers import State, Stepper
@@ -102,7 +102,7 @@ class Course:
             return self.left[:1]
         if self.order.is_policy:
             return list(self.left)
-        return self.left[: 1 if self.parallel is None else LOOK_AHEAD]
+        return self.left[: 1 if self.parallel is None else self.parallel.look_ahead]
 
     def choose(self, logp_HV: Tensor) -> list[int]:
         """Which of the slots that are due, one after the other."""

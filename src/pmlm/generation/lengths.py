@@ -182,12 +182,12 @@ def context_logp(
     canvases: Sequence[Canvas], segment: int, model: LanguageModel, tokenizer: Tokenizer, visibility: Visibility
 ) -> torch.Tensor:
     """[B] log-probability of the given tokens nearest to a blank while every blank stays hidden, left to right."""
-    batch = row_batch([canvas.row for canvas in canvases], tokenizer).to(model.device)
+    batch = row_batch([canvas.row for canvas in canvases], tokenizer)
     rank_BL = torch.where(batch.maskable_BL, NEVER, 0)
     for b, canvas in enumerate(canvases):
         before, after = canvas.spans[segment]
         hidden = set(canvas.hidden)
         given = [i for i in range(1, len(canvas.row.ids) - 1) if i not in hidden]
         near = [i for i in given if i < before][-NEAR:] + [i for i in given if i >= after][:NEAR]
-        rank_BL[b, near] = torch.arange(1, len(near) + 1, device=rank_BL.device)
+        rank_BL[b, near] = torch.arange(1, len(near) + 1)
     return order_logp(model, batch, rank_BL, visibility).sum(1)

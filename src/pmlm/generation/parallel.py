@@ -22,7 +22,7 @@ from pmlm.orders import priority
 
 Bound = Literal["confidence", "entropy", "count"]
 LOOK_AHEAD = 32
-"""Slots of a fixed order that are asked for in one pass."""
+"""Slots of a fixed order that are asked for in one pass, where no count asks for more."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class Parallel:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.value:g}"
+
+    @property
+    def look_ahead(self) -> int:
+        """How many slots of a fixed order are asked for in one pass."""
+        return max(LOOK_AHEAD, int(self.value)) if self.kind == "count" else LOOK_AHEAD
 
     def num(self, logp_HV: Tensor) -> int:
         """How many of the slots, from the first on, are written together; at least one."""

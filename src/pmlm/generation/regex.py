@@ -1,8 +1,8 @@
 r"""Regular expressions -> automata over bytes, for constraints on a blank.
 
-Characters, `.`, classes `[a-z]` and `[^a-z]`, `\d`, `\w`, `\s` (and `\D`, `\W`, `\S`), groups `( )`, `|`, and the
-repeats `*`, `+`, `?`, `{m}`, `{m,n}`. An expression is matched against the whole text. Classes name ASCII characters;
-`.`, `\w`, `\D`, `\S` and `[^…]` also match any other character.
+Characters, `.`, classes `[a-z]` and `[^a-z]`, `\d`, `\w`, `\s` (and `\D`, `\W`, `\S`), `\n` and `\t`, groups `( )`,
+`|`, and the repeats `*`, `+`, `?`, `{m}`, `{m,}`, `{m,n}`, one after a character or a group. An expression is matched
+against the whole text. Classes name ASCII characters; `.`, `\w`, `\D`, `\S` and `[^…]` also match any other character.
 """
 
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from pmlm.generation.automata import REFUSED, ByteAutomaton
 
 _MOST_STATES = 2000
 _MOST_REPEATS = 100
+_MOST_DEEP = 50
 _WIDE = 0x80
 """Stands for every character beyond ASCII."""
 _DIGITS = frozenset(b"0123456789")
@@ -22,6 +23,7 @@ _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") |
 _SPACES = frozenset(b" \t\n\r\f\v")
 _ALL = frozenset(range(0x80)) | {_WIDE}
 _CLASSES = {"d": _DIGITS, "w": _LETTERS, "s": _SPACES, "D": _ALL - _DIGITS, "W": _ALL - _LETTERS, "S": _ALL - _SPACES}
+_ESCAPES = {"n": "\n", "t": "\t"}
 _MORE = frozenset(range(0x80, 0xC0))
 _LEADS = {1: frozenset(range(0xC2, 0xE0)), 2: frozenset(range(0xE0, 0xF0)), 3: frozenset(range(0xF0, 0xF5))}
 _SPECIAL = "\\.[]()|*+?{}^$"
@@ -54,6 +56,7 @@ class _Graph:
 class _Parser:
     def __init__(self, source: str) -> None:
         self.source, self.at, self.graph = source, 0, _Graph()
+        self.depth = 0
 
     def fail(self, what: str) -> Never:
         raise ConstraintError(f"the regular expression {self.source!r} {what} (at character {self.at})")
@@ -94,30 +97,42 @@ class _Parser:
         if letter == "(":
             if self.source[self.at : self.at + 2] == "?:":
                 self.at += 2
+            self.depth += 1
+            if self.depth > _MOST_DEEP:
+                self.fail(f"has more than {_MOST_DEEP} groups within each other")
             end = self.alternatives(start)
             if self.peek() != ")":
                 self.fail("opens a group that is not closed")
             self.take()
+            self.depth -= 1
             return end
         if letter == "[":
             return self.character(start, self.character_class())
         if letter == ".":
             return self.character(start, _ALL - {ord("\n")})
         if letter == "\\":
-            if not self.peek():
-                self.fail("ends in a backslash")
-            letter = self.take()
-            if letter in _CLASSES:
-                return self.character(start, _CLASSES[letter])
-            if letter.isalnum():
-                self.at -= 1
-                self.fail(f"has an escape that is not known: \\{letter}")
+            escaped = self.escaped()
+            if isinstance(escaped, frozenset):
+                return self.character(start, escaped)
+            letter = escaped
         elif letter in _SPECIAL:
             self.at -= 1
             self.fail(f"has {letter!r} where a character or a group is wanted")
         for byte in letter.encode():
             start = self.edge(start, frozenset([byte]))
         return start
+
+    def escaped(self) -> str | frozenset[int]:
+        """What stands after a backslash: a character, or a class by its letter."""
+        if not self.peek():
+            self.fail("ends in a backslash")
+        letter = self.take()
+        if letter in _CLASSES:
+            return _CLASSES[letter]
+        if letter.isalnum() and letter not in _ESCAPES:
+            self.at -= 1
+            self.fail(f"has an escape that is not known: \\{letter}")
+        return _ESCAPES.get(letter, letter)
 
     def edge(self, start: int, bytes_: frozenset[int]) -> int:
         end = self.graph.node()
@@ -145,17 +160,14 @@ class _Parser:
             first = False
             if not self.peek():
                 self.fail("opens a class that is not closed")
-            low = self.take()
-            if low == "\\" and self.peek():
-                low = self.take()
-                if low in _CLASSES:
-                    members |= _CLASSES[low]
-                    continue
-            if self.peek() == "-" and self.source[self.at + 1 : self.at + 2] not in ("]", ""):
+            begin, low = self.at, self.class_member()
+            if isinstance(low, frozenset):
+                members |= low
+            elif self.peek() == "-" and self.source[self.at + 1 : self.at + 2] not in ("]", ""):
                 self.take()
-                high = self.take()
-                if not (low + high).isascii() or low > high:
-                    self.fail(f"has a range that cannot be read: {low}-{high}")
+                high = self.class_member()
+                if isinstance(high, frozenset) or not (low + high).isascii() or low > high:
+                    self.fail(f"has a range that cannot be read: {self.source[begin : self.at]}")
                 members |= set(range(ord(low), ord(high) + 1))
             elif low.isascii():
                 members.add(ord(low))
@@ -164,27 +176,34 @@ class _Parser:
         self.take()
         return _ALL - members if negated else frozenset(members)
 
+    def class_member(self) -> str | frozenset[int]:
+        letter = self.take()
+        return self.escaped() if letter == "\\" else letter
+
     def repeats(self, start: int, end: int, begin: int) -> int:
-        while (letter := self.peek()) and letter in "*+?{":
-            low, high = self.bounds()
-            stop = self.at
-            if high is None and low <= 1:
-                end = self.loop(start, end, optional=low == 0)
-                continue
-            # copies of the same source: the first is already there
-            ends = [start, end]
-            for _ in range(max(low, high if high is not None else low + 1) - 1):
-                self.at = begin
-                ends.append(self.atom(ends[-1]))
-            self.at = stop
-            if high is None:
-                self.loop(ends[-2], ends[-1], optional=True)
-                return ends[-1]
-            final = self.graph.node()
-            for reached in ends[low:]:
-                self.graph.skips[reached].append(final)
-            end = final
-        return end
+        if not self.is_repeat():
+            return end
+        low, high = self.bounds()
+        stop = self.at
+        if self.is_repeat():
+            self.fail("has a repeat of a repeat: put the first in ( )")
+        if high is None and low <= 1:
+            return self.loop(start, end, optional=low == 0)
+        # copies of the same source: the first is already there
+        ends = [start, end]
+        for _ in range(max(low, high if high is not None else low + 1) - 1):
+            self.at = begin
+            ends.append(self.atom(ends[-1]))
+        self.at = stop
+        if high is None:
+            return self.loop(ends[-2], ends[-1], optional=True)
+        final = self.graph.node()
+        for reached in ends[low:]:
+            self.graph.skips[reached].append(final)
+        return final
+
+    def is_repeat(self) -> bool:
+        return self.peek() != "" and self.peek() in "*+?{"
 
     def loop(self, start: int, end: int, *, optional: bool) -> int:
         self.graph.skips[end].append(start)

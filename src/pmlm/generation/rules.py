@@ -206,6 +206,9 @@ class ChainRule:
     Outside the spans, and without an automaton for the whole, there is but one state. As for `NeighbourRule`, given
     text is not judged by the relation.
 
+    A piece that is revealed changes what is kept on both sides of it. That is worked out when it is asked for: a text
+    that is written from left to right never looks at the left sides beyond the next slot.
+
     Shapes: Q states of a span, W states of the whole.
     """
 
@@ -229,6 +232,8 @@ class ChainRule:
         nowhere = np.zeros((1, 1, ids_RV.shape[1]), dtype=bool)
         self.from_left: list[Flags] = [nowhere] * len(ids)
         self.from_right: list[Flags] = [nowhere] * len(ids)
+        self.left_due, self.right_due = set[int](), set[int]()
+        """Slots whose sides are to be worked out anew; those beyond them follow where something changes."""
         for s in range(len(ids)):
             self.from_left[s] = self._left(s)
         for s in reversed(range(len(ids))):
@@ -240,32 +245,45 @@ class ChainRule:
 
         Every slot is looked at: where given text leaves no way, one side may have stopped asking and the other not.
         """
+        self._catch_up(len(self.ids) - 1, 0)
         sides = zip(self.from_left, self.from_right, strict=True)
         if all((left_QWV & right_QWV).any() for left_QWV, right_QWV in sides):
             return None
         return next(s for s, flags in enumerate(self.from_left) if not flags.any() or s == len(self.ids) - 1)
 
     def allowed(self, slot: int) -> Flags | None:
+        self._catch_up(slot - 1, slot)
         return np.asarray((self._reached(slot) & self._before(slot)).any(axis=(0, 1)))
 
     def fork(self) -> "ChainRule":
         other = copy(self)
         other.ids, other.hidden = list(self.ids), list(self.hidden)
         other.from_left, other.from_right = list(self.from_left), list(self.from_right)
+        other.left_due, other.right_due = set(self.left_due), set(self.right_due)
         return other
 
     def reveal(self, slot: int, token: int) -> None:
         self.ids[slot], self.hidden[slot] = token, False
-        for s in range(slot, len(self.ids)):
+        self.left_due.add(slot)
+        if slot > 0:
+            self.right_due.add(slot - 1)
+
+    def _catch_up(self, left: int, right: int) -> None:
+        """Left sides up to a slot, right sides down to another."""
+        while self.left_due and (s := min(self.left_due)) <= left:
+            self.left_due.remove(s)
             new = self._left(s)
-            if s > slot and np.array_equal(new, self.from_left[s]):
-                break
-            self.from_left[s] = new
-        for s in range(slot - 1, -1, -1):
+            if not np.array_equal(new, self.from_left[s]):
+                self.from_left[s] = new
+                if s + 1 < len(self.ids):
+                    self.left_due.add(s + 1)
+        while self.right_due and (s := max(self.right_due)) >= right:
+            self.right_due.remove(s)
             new = self._right(s)
-            if np.array_equal(new, self.from_right[s]):
-                break
-            self.from_right[s] = new
+            if not np.array_equal(new, self.from_right[s]):
+                self.from_right[s] = new
+                if s > 0:
+                    self.right_due.add(s - 1)
 
     def _automaton(self, slot: int) -> TokenAutomaton:
         return self.spans[self.span_of[slot]].automaton if self.span_of[slot] >= 0 else self.free

@@ -153,7 +153,7 @@ def _place_spaces(texts: list[str], marks: list[_Mark]) -> Iterator[Segment]:
             starts_word: bool | None = lends or (i == 0 and not text)
             mark = marks[i]
             if mark.is_open and not starts_word:
-                starts_word = None
+                starts_word = True if mark.is_word else None  # a word of its own has a space before it
             least, most = mark.sizes
             is_fixed = least == most
             yield Blank(
@@ -259,8 +259,9 @@ class _Cutter:
                 yield at + len(segment.text)
             return
         with_space = segment.starts_word is True and at > 0
-        is_spaced = text[at : at + 1].isspace()
-        if (text[at : at + 1] != " ") if with_space else is_spaced and segment.starts_word is not None:
+        first = text[at : at + 1]
+        is_refused = first.isspace() if segment.is_word else first == " "  # a blank that is no word may begin a line
+        if first != " " if with_space else is_refused and segment.starts_word is not None:
             return
         is_last = number == len(self.segments) - 1
         ends = [len(text)] if is_last else range(at + 1 + with_space, len(text) + 1)

@@ -83,11 +83,14 @@ def save_checkpoint(
 
 
 def check_target(folder: Path) -> None:
-    """Refuse to write a checkpoint over something that is none."""
+    """Refuse to write a checkpoint over something that is none of ours."""
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file: a checkpoint is a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).is_file():
-        raise CheckpointError(f"{folder} is not empty and holds no checkpoint: choose another folder")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    document = read_document(folder) if (folder / CONFIG).is_file() else {}
+    if not isinstance(document.get("model" if "format" in document else "pmlm"), dict):
+        raise CheckpointError(f"{folder} is not empty and holds no checkpoint of pmlm: choose another folder")
 
 
 def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
