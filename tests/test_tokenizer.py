@@ -103,6 +103,12 @@ def test_a_learned_wordpiece_vocabulary_works() -> None:
     assert learned.decode(learned.encode(STORIES[1])) == STORIES[1]
 
 
+def test_a_line_of_a_vocabulary_ends_at_a_new_line_alone(tmp_path: Path) -> None:
+    """BERT's Chinese vocabulary has a piece that is U+2028."""
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, "\u2028", "\x85"]) + "\n", encoding="utf-8")
+    assert load_tokenizer(tmp_path).vocab_size == len(WORDS) + 2
+
+
 def test_broken_vocabularies_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="lacks"):
         wordpiece_from_vocab(["a", "b", "[UNK]"])

@@ -223,7 +223,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     if path.is_file():
         return Tokenizer(_without_offsets_trimmed(_attempt(path, lambda: Backend.from_file(str(path)))))
     if (path := folder / "vocab.txt").is_file():
-        lines = _attempt(path, lambda: path.read_text(encoding="utf-8").splitlines())
+        lines = _attempt(path, lambda: path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
         return wordpiece_from_vocab(lines, **_bert_options(folder, lines))
     if (path := folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         model = _attempt(path, lambda: models.BPE.from_file(str(path), str(folder / "merges.txt")))

@@ -24,6 +24,31 @@ def text(tmp_path: Path) -> str:
     return str(tmp_path / "t.txt")
 
 
+def test_a_study_of_other_documents_takes_no_notes_of_these(
+    text: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = [
+        "bench",
+        "lengths",
+        "--text",
+        text,
+        "--out",
+        str(tmp_path / "l.json"),
+        "--items",
+        "2",
+        "--longest-span",
+        "3",
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr("pmlm.bench.study.write_document", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run(study) != 0
+    capsys.readouterr()
+    assert run([*study, "--split", "lines"]) == 2
+    assert "begun with other settings" in capsys.readouterr().err
+    assert run([*study, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["split"] is None
+
+
 def test_each_study_writes_its_document_its_pages_and_a_card(text: str, tmp_path: Path, capsys: Capture) -> None:
     small = {
         "lengths": ["--items", "2", "--longest-span", "3"],

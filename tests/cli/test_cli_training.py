@@ -15,6 +15,7 @@ from test_cli import Capture, ok, refused
 from conftest import STORIES
 from pmlm.cli import run
 from pmlm.cli.live import MOST_PEAKS, Speed, plain_display
+from pmlm.corpus.prepare import PrepareSettings
 from pmlm.corpus.shards import Corpus
 from pmlm.training.distributed import Ranks
 from pmlm.training.loop import Pace
@@ -106,6 +107,26 @@ def test_a_damaged_manifest_is_one_line(capsys: Capture, text: Path, tmp_path: P
     ok(capsys, *arguments)
     (tmp_path / "c" / "manifest.json").write_text("{")
     assert "is damaged" in refused(capsys, *arguments)
+
+
+def test_what_was_left_unfinished_from_other_files_lends_no_vocabulary(
+    capsys: Capture, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("\n\n".join(f"Der Hund {i} lief durch den dunklen Wald und schlief dann ein." for i in range(60)))
+    more = ["-o", str(tmp_path / "c"), "--vocab-size", "300", "--heldout", "0.1", "--processes", "1"]
+    with monkeypatch.context() as patch:
+        patch.setattr("pmlm.corpus.prepare._PartWriter.finish", lambda _self: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setitem(PrepareSettings.__init__.__kwdefaults__, "part_tokens", 200)
+        assert run(["prepare", str(other), *more]) != 0
+    assert (tmp_path / "c" / "manifest.partial.json").is_file()
+    left = (tmp_path / "c" / "tokenizer.json").read_bytes()
+    capsys.readouterr()
+    ok(capsys, "prepare", str(text), *more)
+    again = ["-o", str(tmp_path / "fresh"), *more[2:]]
+    ok(capsys, "prepare", str(text), *again)
+    found = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("c", "fresh")]
+    assert found[0] == found[1] != left
 
 
 def test_the_size_of_a_vocabulary_is_part_of_the_corpus(capsys: Capture, text: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from compare_helpers import figure, write_perplexity, write_sentences
 
 from pmlm.compare.arms import ARMS
 from pmlm.compare.layout import read_results
-from pmlm.compare.plots import COLOURS
+from pmlm.compare.plots import COLOURS, draw_comparison
 from pmlm.compare.tables import gap_table, padding_table, report
 from pmlm.errors import DataError
 
@@ -104,6 +104,19 @@ def test_a_record_of_an_unknown_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "samples" / "x.json").write_text(json.dumps({"model": "elmo", "seed": 1}))
     with pytest.raises(DataError, match=r"x\.json is of no model that is compared: 'elmo'"):
         read_results(tmp_path)
+
+
+def test_a_model_that_was_not_timed_is_left_out_of_that_panel_alone(tmp_path: Path) -> None:
+    (tmp_path / "pretrain").mkdir()
+    for name in ("bert-a", "u-pmlm-r"):
+        point = {"tokens": 9, "seconds": 2.0, "bits_per_byte": {"bidirectional": {"8": 2.5}}}
+        record = {"model": name, "title": ARMS[name].title, "seed": 1, "parameters": 9, "tokens": 9, "curve": [point]}
+        (tmp_path / "pretrain" / f"{name}.json").write_text(json.dumps(record))
+    for timed in (["bert-a"], ["u-pmlm-r"], []):
+        models = {name: {"token_seconds": 0.5} for name in timed}
+        results = {**read_results(tmp_path), "timing": [{"models": models}]}
+        draw_comparison(results, tmp_path / "curves.png")
+        assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
 def test_probes_stand_beside_the_bits_per_byte_of_their_prior(tmp_path: Path) -> None:

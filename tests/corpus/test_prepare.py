@@ -260,6 +260,13 @@ def test_overlap_is_a_share_of_thirteen_word_runs() -> None:
     assert overlap("too short", protected) == 0
 
 
+def test_a_text_is_known_again_however_its_marks_are_spaced() -> None:
+    raw = "Nero, born in 37 AD (as Lucius), was the last Julio-Claudian emperor: he died in 68, aged 30, near Rome."
+    tokenised = "Nero , born in 37 AD ( as Lucius ) , was the last Julio - Claudian emperor : he died in 68 , aged 30 ,"
+    assert overlap(raw, frozenset(grams(tokenised))) > 0.6
+    assert overlap(raw.replace("emperor", "king").replace("born", "made"), frozenset(grams(tokenised))) == 0
+
+
 def test_nothing_left_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "s.txt").write_text("short\n\nshort too")
     with pytest.raises(DataError, match="no document was left"):

@@ -71,6 +71,8 @@ def test_a_star_in_the_table_is_a_word_in_the_name_of_the_file(tmp_path: Path) -
     text = page(read_reports(tmp_path))
     assert {"u-PMLM-R", "u-PMLM-R*", "*paper, u-PMLM-R*, test sets*"} <= rows(text).keys()
     assert "u-PMLM-R*: 3 epochs; not run: MNLI; sharing data: joint;" in text
+    (tmp_path / "glue" / "u-PMLM-R-star.json").unlink()
+    assert "*paper, u-PMLM-R*, test sets*" not in rows(page(read_reports(tmp_path)))
 
 
 def test_squad_stands_beside_never_answering() -> None:

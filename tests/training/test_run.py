@@ -341,6 +341,35 @@ def test_weights_to_start_from_must_fit(corpus: Corpus, folder: Path) -> None:
         Run(make_settings(), corpus, folder, device=CPU, init_from=other)
 
 
+def test_a_run_goes_on_from_its_own_start_alone(corpus: Corpus, folder: Path, tmp_path: Path) -> None:
+    list(make_run(corpus, tmp_path / "a", num_steps=1).events())
+    list(make_run(corpus, tmp_path / "b", num_steps=2).events())
+    a, b = load(tmp_path / "a" / "model"), load(tmp_path / "b" / "model")
+    begun = Run(make_settings(num_steps=1), corpus, folder, device=CPU, init_from=a)
+    list(begun.events())
+    assert Run(make_settings(num_steps=2), corpus, folder, device=CPU, init_from=a).resume() == 1
+    for other in (b, None):
+        with pytest.raises(ConfigError, match="what it starts from"):
+            Run(make_settings(num_steps=2), corpus, folder, device=CPU, init_from=other).resume()
+    settings = json.loads((folder / "settings.json").read_text())
+    del settings["start"]  # as runs of before left it
+    (folder / "settings.json").write_text(json.dumps(settings))
+    assert Run(make_settings(num_steps=2), corpus, folder, device=CPU, init_from=b).resume() == 1
+
+
+def test_the_best_by_another_yardstick_is_the_best_no_more(corpus: Corpus, folder: Path) -> None:
+    run = make_run(corpus, folder, num_steps=4, evaluation={"every": 2})
+    run.evaluate = lambda _model: Evaluation(run.trainer.step, {"bidirectional": {16: 0.5}})  # type: ignore[method-assign]
+    list(run.events())
+    same, other = (make_run(corpus, folder, num_steps=6, evaluation={"every": 2, **e}) for e in ({}, {"lengths": [16]}))
+    same.resume()
+    assert same.best == (0.5, "step-00000002")
+    other.resume()
+    assert other.best is None
+    list(other.events())
+    assert load(folder / "model").about["steps"] == 6
+
+
 def test_a_model_says_what_it_was_started_from(corpus: Corpus, folder: Path, tmp_path: Path) -> None:
     list(make_run(corpus, folder, num_steps=2).events())
     first = load(folder / "model")

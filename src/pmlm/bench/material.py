@@ -5,6 +5,7 @@ A *unit* is a word with what is glued to it (`Mia's`, `"Where`), or a mark. Hidi
 its tokenizer cuts it too, so that what stays given keeps its ids.
 """
 
+import bisect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def _beginning(text: str, tokenizer: Tokenizer, room: int) -> str:
     starts = [piece.start for piece in tokenizer.pieces(text)]
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
     for end in reversed(ends):
-        size = sum(start < end for start in starts)
+        size = bisect.bisect_left(starts, end)
         if size <= room:
             return text[:end] if size >= SHORTEST else ""
     return ""

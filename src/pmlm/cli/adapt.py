@@ -66,5 +66,5 @@ def adapt(
         if note and not quiet:
             print(note, file=sys.stderr)
     start = None if from_scratch else found.lm
-    target = out or Path("runs") / settings.name
+    target = out or Path("runs") / (settings.name + "-from-scratch" * from_scratch)
     execute(settings, data, target, device, threads, json=json, quiet=quiet, init_from=start)

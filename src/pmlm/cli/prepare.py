@@ -60,7 +60,7 @@ def prepare(
 
     if tokenizer is not None and vocab_size is not None:
         raise ConfigError("--vocab-size is for a vocabulary that is learnt: leave it out, or --tokenizer")
-    before = asked_vocab_size(out)
+    before = asked_vocab_size(out, files, check_split(split), field)
     asked = before or VOCAB_SIZE if vocab_size is None else vocab_size
     size = None if tokenizer is not None else asked
     settings = PrepareSettings(

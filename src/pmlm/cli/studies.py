@@ -63,7 +63,7 @@ def lengths(
     with progress_bar("lengths", len(KINDS) * items, quiet=quiet) as advance:
         document = run_study(
             "lengths", out, lm, text, asdict(settings), _command(),
-            lambda notes: study_lengths(lm, documents, settings, notes, advance),
+            lambda notes: study_lengths(lm, documents, settings, notes, advance), split=_named(split),
         )  # fmt: skip
     _print(document, out, json=json)
 
@@ -101,7 +101,7 @@ def coverage(
         document = run_study(
             "coverage", out, lm, text, asdict(settings), _command(),
             lambda notes: study_coverage(lm, documents, judging, settings, notes, advance),
-            judge=judging and judging.name,
+            judge=judging and judging.name, split=_named(split),
         )  # fmt: skip
     _print(document, out, json=json)
 
@@ -147,7 +147,7 @@ def orders(
         document = run_study(
             "orders", out, lm, text, asdict(settings), _command(),
             lambda notes: study_orders(lm, documents, judging, settings, notes, advance),
-            judge=judging and judging.name,
+            judge=judging and judging.name, split=_named(split),
         )  # fmt: skip
     _print(document, out, json=json)
 
@@ -221,7 +221,7 @@ def stories(
         "stories", out, lm, text, asdict(settings), _command(), study,
         beside={"gpt": other and model_identity(other)},
         grow=None if other is None else partial(add, other),
-        judge=judging and judging.name,
+        judge=judging and judging.name, split=_named(split),
     )  # fmt: skip
     _print(document, out, json=json)
 
@@ -328,6 +328,11 @@ def _ratings(folder: Path, weights: str) -> list[dict[str, Any]]:
     except DataError as error:
         talk(f"the card says nothing of a reader: {error}", quiet=False, logged=True)
         return []
+
+
+def _named(split: str) -> str | None:
+    """The split that a study names beside its text, since it decides what is measured; None: the file's own."""
+    return None if split == "auto" else split
 
 
 def _load(model: Path | None, device: str, text: Path, split: str) -> tuple[LM, list[str]]:

@@ -25,9 +25,11 @@ def draw_comparison(results: Results, path: Path) -> None:
         ("arithmetic, 10¹² operations", lambda run: work[run["model"]] / 1e12 if run["model"] in work else None),
     ]
     whole = next((r["curve"][-1]["tokens"] for r in trained if r["model"] == YARDSTICK), None)
-    if time and whole:
+    if YARDSTICK in time and whole:
         unit = whole * time[YARDSTICK]
-        axes.append(("time, BERT's whole run = 1", lambda run: time[run["model"]] / unit))
+        axes.append(
+            ("time, BERT's whole run = 1", lambda run: time[run["model"]] / unit if run["model"] in time else None)
+        )
     first = min(run["seed"] for run in trained)
     with open_plot(path, len(axes)) as panels:
         for panel, (name, cost) in zip(panels, axes, strict=True):

@@ -10,6 +10,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from collections import deque
@@ -47,6 +48,7 @@ _CHUNK = 64
 _MOST_PROCESSES = 61
 """More cannot be waited for on Windows, and nothing is gained by more elsewhere: one process reads and writes."""
 _GRAM = 13
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +155,8 @@ def split_of(text: str, heldout: float) -> SplitName:
 
 
 def grams(text: str) -> set[int]:
-    """Hashes of all runs of 13 words."""
-    words = text.lower().split()
+    """Hashes of all runs of 13 words, whatever marks stand between them and however those are spaced."""
+    words = _WORD.findall(text.lower())
     runs = (" ".join(words[i : i + _GRAM]) for i in range(len(words) - _GRAM + 1))
     return {int.from_bytes(hashlib.blake2b(run.encode(), digest_size=8).digest(), "big") for run in runs}
 
@@ -344,10 +346,19 @@ def _are_sound(out: Path, shards: list[dict[str, Any]]) -> bool:
     return True
 
 
-def asked_vocab_size(out: Path) -> int | None:
-    """The size of the vocabulary that was learnt for a folder, also where it is not finished; None: not known."""
-    saved = next((_read_json(path) for path in (out / MANIFEST, out / PARTIAL) if path.is_file()), {})
-    size = saved.get("recipe", {}).get("settings", {}).get("vocab_size")
+def asked_vocab_size(out: Path, sources: list[Path], split: Split, field: str) -> int | None:
+    """The size of the vocabulary that was learnt for a folder, also where it is not finished; None: not known.
+
+    What was left unfinished from other files is none of theirs.
+    """
+    finished = (out / MANIFEST).is_file()
+    path = out / (MANIFEST if finished else PARTIAL)
+    recipe = _read_json(path).get("recipe", {}) if path.is_file() else {}
+    settings = recipe.get("settings", {})
+    read = (recipe.get("sources"), settings.get("split"), settings.get("field"))
+    if not finished and read != ([_source(source) for source in sources], split, field):
+        return None
+    size = settings.get("vocab_size")
     return None if size is None else int(size)
 
 

@@ -22,7 +22,7 @@ from pmlm.model.heads import row_means
 from pmlm.nlu.finetuned import Start
 from pmlm.nlu.framing import PairRow, Reading, frame_texts
 from pmlm.nlu.glue import Example, GlueData
-from pmlm.nlu.metrics import constant_score, score
+from pmlm.nlu.metrics import constant_figures, score
 from pmlm.nlu.predict import in_batches
 from pmlm.nlu.tasks import GlueTask
 from pmlm.runtime import generator
@@ -67,7 +67,7 @@ def probe(start: Start, data: GlueData, settings: ProbeSettings, device: torch.d
         "metric": data.task.metrics[0],
         "score": _score(data.task, said_N, gold_N),
         "stderr": _stderr(data.task, said_N, gold_N, settings.resamples),
-        "constant": constant_score(data.task, gold_N.tolist()),
+        "constant": constant_figures(data.task, gold_N.tolist())[data.task.metrics[0]],
         "penalty": penalty,
         "said": [int(n) for n in torch.bincount(said_N, minlength=num_classes)],
         "train": len(label_N),

@@ -4,6 +4,7 @@ The shape is the checkpoint's; only dropout is the run's own. The uniform prior 
 wanted, the permuted one, so that one set of weights serves both visibilities.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from pmlm.errors import ConfigError
+from pmlm.lm import LM
 from pmlm.model import LanguageModel, ModelConfig, ModelShape
 from pmlm.objectives import APLM, U_PMLM, Member, Mixture
 from pmlm.training.settings import TrainSettings
@@ -29,6 +31,15 @@ def origin_of(about: Mapping[str, Any]) -> dict[str, Any]:
     """What the model that comes of it says of where it began."""
     seen = about.get("tokens_seen", 0) + about.get("tokens_before", 0)
     return {"started_from": about.get("name", "another model")} | ({"tokens_before": seen} if seen else {})
+
+
+def start_of(lm: LM) -> dict[str, str]:
+    """The model that a run began from, so that it is known again."""
+    digest = hashlib.sha256()
+    for name, weights in sorted(lm.model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(weights.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return {"name": str(lm.about.get("name", "another model")), "weights": digest.hexdigest()}
 
 
 def heldout_in_all(about: Mapping[str, Any], share: float) -> float:

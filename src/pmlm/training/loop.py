@@ -103,6 +103,10 @@ class RunLoop(ABC, Generic[M, N]):
     def changed_settings(self, saved: dict[str, Any]) -> list[str]:
         """The names of settings that may not differ from those of settings.json, but do."""
 
+    def yardstick(self) -> dict[str, Any]:
+        """What figures depend on besides the model: the best by another one is the best no more."""
+        return {}
+
     @abstractmethod
     def flops_per_token(self) -> float:
         """Arithmetic of a step per content token, for the display."""
@@ -122,8 +126,8 @@ class RunLoop(ABC, Generic[M, N]):
             self.check_settings()
             facts = load_state(found[-1], self.trainer)
             best = facts.get("best")
-            self.best = None if best is None else (best[0], best[1])
-            self.stale = facts.get("stale", 0)
+            if best is not None and facts.get("yardstick", self.yardstick()) == self.yardstick():
+                self.best, self.stale = (best[0], best[1]), facts.get("stale", 0)
             if self.trainer.step > self.pace.num_steps:
                 raise ConfigError(
                     f"{self.folder} is at step {self.trainer.step} already: it cannot end at {self.pace.num_steps}"
@@ -187,7 +191,7 @@ class RunLoop(ABC, Generic[M, N]):
 
     def _save(self) -> Saved:
         folder = self.folder / CHECKPOINTS
-        facts = {**self.document(), "best": self.best, "stale": self.stale}
+        facts = {**self.document(), "best": self.best, "stale": self.stale, "yardstick": self.yardstick()}
         path = save_state(folder, self.trainer, facts)
         if self.ranks.is_main:
             keep_latest(folder, self.pace.keep, self.best[1] if self.best else None)

@@ -18,7 +18,7 @@ from pmlm.evaluation import Scorer
 from pmlm.lm import LM
 from pmlm.model import LanguageModel, Visibility, build_model
 from pmlm.runtime import generator, training_dtype, tune_allocator
-from pmlm.training.adapt import heldout_in_all, origin_of, take_weights
+from pmlm.training.adapt import heldout_in_all, origin_of, start_of, take_weights
 from pmlm.training.distributed import Ranks, spread_model, sum_over_ranks
 from pmlm.training.job import Pretraining
 from pmlm.training.loop import CHECKPOINTS, MODEL, Pace, RunLoop, Saved, differences
@@ -73,6 +73,7 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         self.settings, self.corpus = settings, corpus
         about = {} if init_from is None else init_from.about
         self.origin = {} if init_from is None else origin_of(about)
+        self.start = None if init_from is None else start_of(init_from)
         self.heldout_share = heldout_in_all(about, corpus.manifest["recipe"]["settings"]["heldout"])
         ranks = ranks or Ranks()
         check_heldout(corpus)  # now, and not when the first evaluation is due
@@ -164,7 +165,11 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         return count_words((self.corpus.read(shard)[0] for shard in self.corpus.of("train")), self.corpus.tokenizer)
 
     def document(self) -> dict[str, Any]:
-        return {"settings": to_dict(self.settings), "corpus": self.corpus.manifest["recipe"]}
+        return {
+            "settings": to_dict(self.settings),
+            "corpus": self.corpus.manifest["recipe"],
+            "start": self.start,
+        }
 
     def changed_settings(self, saved: dict[str, Any]) -> list[str]:
         recipe = self.corpus.manifest["recipe"]
@@ -173,7 +178,12 @@ class Run(RunLoop[Evaluation, LanguageModel]):
         if any(saved["corpus"][key] != recipe[key] for key in saved["corpus"].keys() & recipe.keys()):
             raise ConfigError(f"{self.folder} was started on another corpus: give that one, or another folder")
         before = to_dict(from_dict(TrainSettings, saved["settings"]))  # what came later has its default
-        return differences(before, to_dict(self.settings), NOT_LEARNED | {"num_steps"})
+        changed = differences(before, to_dict(self.settings), NOT_LEARNED | {"num_steps"})
+        is_known = "start" in saved  # runs of before did not say what they began from
+        return changed + ["what it starts from"] * (is_known and saved["start"] != self.start)
+
+    def yardstick(self) -> dict[str, Any]:
+        return {"lengths": list(self.settings.evaluation.lengths), "rows": self.settings.evaluation.rows}
 
     def flops_per_token(self) -> float:
         return mixture_flops(self.model.config, self.settings)
