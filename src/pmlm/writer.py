@@ -246,7 +246,7 @@ class Writer:
                 raise OrderError("a left-to-right model cannot write towards a word that must appear")
             template = place_words(
                 template,
-                settings.must,
+                [check_text(word) for word in settings.must],
                 self.model,
                 self.tokenizer,
                 settings.visibility,
@@ -398,7 +398,7 @@ class Writer:
     def _target_ids(self, targets: Sequence[str]) -> list[int]:
         ids = []
         for target in targets:
-            pieces = self.tokenizer.encode_inner(target)
+            pieces = self.tokenizer.encode_inner(check_text(target))
             if len(pieces) != 1:
                 raise DataError(
                     f"the target {target!r} is not one token but {len(pieces)}: "

@@ -114,6 +114,9 @@ def test_the_trace_shows_every_state(capsys: Capture) -> None:
         (["generate", "--words", "a b", "--length", "900"], "reads 128"),
         (["generate", "[MASK]", "--json", "--jsonl"], "--json"),
         (["generate", "[MASK]", "--interactive"], "give none"),
+        (["generate", "A [MASK:4].", "--must", "caf\udce9"], "not Unicode"),
+        (["generate", "A [MASK:2|regex=" + "(" * 2000 + "a" + ")" * 2000 + "]"], "groups within each other"),
+        (["bench", "export", "--file", "README.md", "--context", "0"], "--context must be at least 3"),
         (["generate", "[MASK]", "--trace", "--json"], "--trace"),
         (["generate", "[MASK]", "--passes", "2"], "--refine"),
         (["generate", "[MASK]", "--ban", "two words"], "one word"),
@@ -221,3 +224,8 @@ def test_no_template_ends_in_a_traceback(capsys: Capture, source: str, order: st
         assert captured.out == ""
         assert len(captured.err.splitlines()) == 1
         assert "Traceback" not in captured.err
+
+
+def test_lines_that_are_no_unicode_are_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9 [MASK]\n"), encoding="utf-8"))
+    assert "cannot read stdin" in refused(capsys, "generate", "--interactive")

@@ -40,7 +40,8 @@ def test_it_says_where_it_is_and_ends_with_code_0(number: int) -> None:
 def test_what_cannot_be_served_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no folder" in refused(capsys, "serve", "-m", "nowhere")
     assert "places must be positive" in refused(capsys, "serve", "--places", "0")
-    assert "the token must be" in refused(capsys, "serve", "--token", " ")
+    for bad in (" ", "t\r", " t"):
+        assert "the token must be" in refused(capsys, "serve", "--token", bad)
     monkeypatch.setenv("PMLM_TOKEN", "é")
     assert "the token must be" in refused(capsys, "serve")
     monkeypatch.delenv("PMLM_TOKEN")

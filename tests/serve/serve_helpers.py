@@ -43,7 +43,7 @@ class Served:
         for _ in range(200):
             worker = self.service.worker
             places_taken = sum(engine.num_lines for engine in worker._engines.values())
-            if not self.service.num_waiting and not worker._tasks and not places_taken:
+            if not self.service.num_waiting and not worker._preparing and not worker._tasks and not places_taken:
                 return True
             time.sleep(0.05)
         return False

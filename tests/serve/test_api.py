@@ -1,6 +1,8 @@
 """The HTTP API: the command line's documents and lines over HTTP."""
 
 import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -8,6 +10,7 @@ import pytest
 from serve_helpers import Served, close, events, printed, serving
 
 from pmlm.cli import run
+from pmlm.generation.engine import Engine, Event
 from pmlm.lm import LM
 from pmlm.options import FillOptions
 from pmlm.serve.limits import Limits
@@ -220,6 +223,25 @@ def test_time_is_up(model: LM) -> None:
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         assert "TooSlow" in answer.json()["error"]
         assert served.settled()
+
+
+def test_a_stream_whose_time_is_up_ends_with_an_error(
+    model: LM, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    turn = Engine.turn
+
+    def slow(self: Engine) -> Iterator[Event]:
+        time.sleep(0.05)
+        return turn(self)
+
+    monkeypatch.setattr(Engine, "turn", slow)
+    with serving({"m": model}, limits=Limits(seconds=2)) as served:
+        *before, last = events(served, template="[MASK:120]")
+        assert [name for name, _ in before[:2]] == ["draft", "step"]
+        assert last[0] == "error"
+        assert "TooSlow" in last[1]["error"]
+        assert served.settled()
+    assert caplog.records == []
 
 
 def test_a_bug_says_nothing_of_the_inside(served: Served, monkeypatch: pytest.MonkeyPatch, model: LM) -> None:

@@ -5,6 +5,7 @@ import shutil
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ import pytest
 from serve_helpers import Served, events, serving
 
 from pmlm import load
+from pmlm.generation.canvas import Canvas
+from pmlm.generation.engine import Job
 from pmlm.lm import LM, default_model_folder
 from pmlm.serve.limits import Limits
+from pmlm.serve.metrics import Metrics
+from pmlm.serve.worker import Task, Worker
 
 LONG = "[MASK:120]"
 
@@ -50,6 +55,26 @@ def test_a_client_that_goes_away_frees_its_place(served: Served, path: str, capl
     assert served.service.metrics.value("pmlm_cancelled_total") == before + 3
     assert [record for record in caplog.records if record.name == "pmlm.serve"] == []
     assert served.post("/v1/generate", template="A [MASK].", seed=1).status_code == 200
+
+
+def test_a_request_that_is_given_up_is_prepared_no_further(model: LM) -> None:
+    worker, told, taken = Worker(4, Metrics()), threading.Event(), list[int]()
+    pairs = model.writer.jobs([LONG] * 9, range(9), model.settings({}))
+
+    def prepare() -> Iterator[tuple[Canvas, Job]]:
+        for i, pair in enumerate(pairs):
+            taken.append(i)
+            if i == 1:
+                worker.cancel(task)
+                worker.submit(Task(lambda _done: told.set(), call=lambda: None))
+            yield pair
+
+    task = Task(lambda _report: None, model=model.model, prepare=prepare, num_texts=9)
+    worker.start()
+    worker.submit(task)
+    assert told.wait(60)
+    worker.stop()
+    assert taken == [0, 1]
 
 
 def test_a_slow_reader_keeps_nobody_waiting(served: Served) -> None:

@@ -5,9 +5,9 @@ import re
 import shlex
 import urllib.parse
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from page_helpers import MINUTE, copied, finished, go, open_browser, open_page, playwright, shown
 from serve_helpers import Served, finetuned_models, serving
 
 from pmlm.cli import run
@@ -15,74 +15,22 @@ from pmlm.lm import LM
 from pmlm.serve.limits import Limits
 
 pytestmark = pytest.mark.slow
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 WATCH = """() => {
     window.seen = [];
     const look = () => window.seen.push(document.querySelector('.at')?.textContent);
     new MutationObserver(look).observe(document.getElementById('stages'), {subtree: true, childList: true});
 }"""
 """Keeps every state of the counter of steps, however slow this process is to look."""
-DONE = re.compile(r"^(\d+) of \1$")
-MINUTE = 60_000
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[playwright.Browser]:
-    if not CHROMIUM.exists():
-        pytest.skip(f"no {CHROMIUM}: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
-        yield opened
-        opened.close()
+    yield from open_browser()
 
 
 @pytest.fixture
 def page(browser: playwright.Browser, served: Served) -> Iterator[playwright.Page]:
-    context = browser.new_context(viewport={"width": 1180, "height": 900})
-    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=served.url)
-    opened = context.new_page()
-    complaints: list[str] = []
-    elsewhere: list[str] = []
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.on(
-        "request", lambda request: elsewhere.append(request.url) if not request.url.startswith(served.url) else None
-    )
-    go(opened, served)
-    yield opened
-    context.close()
-    assert elsewhere == []
-    assert [c for c in complaints if "422" not in c and "429" not in c] == []
-
-
-def go(page: playwright.Page, served: Served, hash: str = "") -> None:
-    page.goto(f"{served.url}/{hash}")
-    playwright.expect(page.locator("#model option").first).to_be_attached()
-
-
-def finished(page: playwright.Page, number: int = 0) -> None:
-    playwright.expect(page.locator(".at").nth(number)).to_have_text(DONE, timeout=MINUTE)
-    playwright.expect(page.locator(".stage").nth(number)).not_to_have_attribute("aria-busy", "true")
-
-
-def shown(page: playwright.Page, number: int = 0) -> str:
-    """The text on a stage, without the numbers of its steps."""
-    return str(page.locator(".text").nth(number).evaluate(
-        "e => { const c = e.cloneNode(true); c.querySelectorAll('sub').forEach(s => s.remove()); return c.textContent }"
-    ))  # fmt: skip
-
-
-def copied(page: playwright.Page, what: str) -> str:
-    page.click(f"[data-copy={what}]")
-    return str(page.locator(".stage").first.get_attribute("data-copied"))
+    yield from open_page(browser, served)
 
 
 def test_every_step_arrives_and_can_be_rewound(page: playwright.Page) -> None:
@@ -344,21 +292,6 @@ def test_a_server_without_a_model_that_writes_says_so(browser: playwright.Browse
         other.close()
 
 
-def test_a_canvas_of_slots_takes_words(page: playwright.Page) -> None:
-    page.click("#tab-canvas")
-    page.fill("#length", "12")
-    page.press("#length", "Tab")
-    page.click("#clear")
-    page.click("[aria-label='Slot 4: place a word']")
-    page.keyboard.type("fox")
-    page.keyboard.press("Enter")
-    page.click("#write")
-    finished(page)
-    document = json.loads(copied(page, "json"))
-    assert document["template"] == "[MASK:4] fox[MASK:7|open]"
-    assert " fox" in document["text"]
-
-
 def test_two_orders_side_by_side(page: playwright.Page) -> None:
     page.check("#compare")
     page.select_option("#order-2", "r2l")
@@ -388,61 +321,6 @@ def test_what_is_wrong_is_shown(page: playwright.Page, model: LM, browser: playw
         playwright.expect(other.locator("#problem")).to_contain_text("The server is busy")
         playwright.expect(other.locator("#problem button")).to_have_text("Try again")
         other.close()
-
-
-def test_by_keyboard_alone(page: playwright.Page) -> None:
-    def tab_to(selector: str) -> None:
-        for _ in range(80):
-            page.keyboard.press("Tab")
-            if page.locator(f"{selector}:focus").count():
-                return
-        raise AssertionError(f"{selector} cannot be reached")
-
-    def copied_by_key() -> str:
-        tab_to("[data-copy=json]")
-        page.keyboard.press("Enter")
-        return str(page.locator(".stage").first.get_attribute("data-copied"))
-
-    tab_to(".word")
-    page.keyboard.press("Enter")
-    assert page.input_value("#template").startswith("___ is a ___")
-    tab_to("#write")
-    page.keyboard.press("Enter")
-    finished(page)
-    tab_to(".slider")
-    page.keyboard.press("Home")
-    page.keyboard.press("ArrowRight")
-    assert page.locator(".token").count() == 1
-    page.keyboard.press("End")
-    tab_to(".token")
-    page.keyboard.press("Enter")
-    before = json.loads(copied_by_key())
-    tab_to(".inspector li button:not(.chosen)")
-    page.keyboard.press("Enter")
-    playwright.expect(page.locator(".inspector")).to_be_hidden()
-    finished(page)
-    assert json.loads(copied_by_key())["tokens"] != before["tokens"]
-    tab_to(".edit")
-    page.keyboard.press("Enter")
-    assert page.locator("#blank-size:focus").count() == 1
-    page.keyboard.type("3")
-    tab_to("#editor-done")
-    page.keyboard.press("Enter")
-    assert page.locator(".edit:focus").count() == 1
-    assert page.input_value("#template").startswith("[MASK:3] is a ___")
-    tab_to("#tab-text")
-    page.keyboard.press("ArrowRight")
-    tab_to("#slots button")
-    page.keyboard.press("Enter")
-    page.keyboard.type("fox")
-    page.keyboard.press("Enter")
-    page.keyboard.press("Control+Enter")
-    finished(page)
-    assert "fox" in shown(page)
-    page.keyboard.press("Escape")
-    page.locator(".text").focus()
-    page.keyboard.press("ArrowLeft")
-    assert page.locator(".gap").count() == 1
 
 
 def test_narrow_screens_need_no_sideways_scrolling(browser: playwright.Browser, served: Served) -> None:

@@ -105,6 +105,8 @@ def export(
 
     if min(rounds, limit, threads) < 1:
         raise ConfigError("--rounds, --limit and --threads must be at least 1")
+    if context < 3:
+        raise ConfigError(f"--context must be at least 3, got {context}")
     torch.set_num_threads(threads)
     rows = []
     if file is not None:

@@ -20,7 +20,7 @@ from pmlm.cli.common import (
     print_json_line,
     read_argument,
 )
-from pmlm.errors import ConfigError, PmlmError
+from pmlm.errors import ConfigError, DataError, PmlmError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -315,7 +315,10 @@ def _asked_for() -> Iterator[str]:
     while True:
         if sys.stdin.isatty():
             typer.echo(_PROMPT, nl=False, err=True)
-        line: Any = sys.stdin.readline()
+        try:
+            line: Any = sys.stdin.readline()
+        except UnicodeDecodeError as error:
+            raise DataError(f"cannot read stdin: {error}") from None
         if not line.strip():
             return
         yield line.rstrip("\r\n")

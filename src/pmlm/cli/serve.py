@@ -66,8 +66,8 @@ def serve(
     given = {"places": places, "waiting": waiting, "seconds": seconds, "samples": samples}
     limits = Limits(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     token = token if token is not None else os.environ.get(_TOKEN)
-    if token is not None and (not token.isascii() or not token.strip()):
-        raise ConfigError("the token must be plain letters, digits and marks, and not empty")
+    if token is not None and (not token.isascii() or not token.strip() or token != token.strip()):
+        raise ConfigError("the token must be plain letters, digits and marks, not empty, with no space around it")
     use_threads(threads)
     app = create_app(_load(models or [], device, engine), limits=limits, token=token)
     if token is None and not _is_loopback(host):

@@ -184,7 +184,16 @@ def _add_pages(app: FastAPI) -> None:
             return FileResponse(PAGE / name, headers={"cache-control": "no-cache"})
 
         app.add_api_route(path, page, include_in_schema=False)
-    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    app.mount("/page", _Fresh(directory=PAGE), name="page")
+
+
+class _Fresh(StaticFiles):
+    """A browser asks each time: a new page must not meet modules of before."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["cache-control"] = "no-cache"
+        return response
 
 
 async def _events(

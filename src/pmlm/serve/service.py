@@ -5,7 +5,7 @@ Everything that touches a model goes through the worker; here it is asked, await
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pmlm.errors import ConfigError, DataError, PmlmError, RunError, TemplateError
@@ -180,15 +180,16 @@ class Service:
 
         task, is_done = make(put), False
         self._count(1)
+        deadline = loop.time() + self.limits.seconds
         self.worker.submit(task)
         try:
-            async with asyncio.timeout(self.limits.seconds):
-                while not is_done:
+            while not is_done:
+                async with asyncio.timeout_at(deadline):  # never across a yield: another task may ask for what follows
                     report = await inbox.get()
-                    is_done = isinstance(report, Done | Failed)
-                    if isinstance(report, Failed):
-                        raise report.error if isinstance(report.error, PmlmError) else RunError(FAILED)
-                    yield report
+                is_done = isinstance(report, Done | Failed)
+                if isinstance(report, Failed):
+                    raise report.error if isinstance(report.error, PmlmError) else RunError(FAILED)
+                yield report
         except TimeoutError:
             raise TooSlow(f"the request was not done within {self.limits.seconds:g} s, which is all it gets") from None
         finally:
@@ -217,9 +218,9 @@ class Writing:
         self.reveals: list[list[Reveal]] = []
         self.attempts: list[int] = []
 
-    def _prepare(self) -> Sequence[tuple[Canvas, Job]]:
+    def _prepare(self) -> Iterator[tuple[Canvas, Job]]:
         self.templates = self._templates()
-        return list(self.lm.writer.jobs(self.templates, self.seeds, self.settings))
+        return self.lm.writer.jobs(self.templates, self.seeds, self.settings)
 
     def _again(self, text: int, attempt: int) -> tuple[Canvas, Job]:
         (again,) = self.lm.writer.jobs([self.templates[text]], [self.seeds[text]], self.settings, attempt)
@@ -242,7 +243,7 @@ class Writing:
         model, writer = self.lm.model, self.lm.writer
 
         def make(put: Callable[[Report], None]) -> Task:
-            return Task(put, model=model, prepare=self._prepare, again=self._again)
+            return Task(put, model=model, prepare=self._prepare, num_texts=len(self.seeds), again=self._again)
 
         async for report in self.service.reports(make):
             if isinstance(report, Ready):

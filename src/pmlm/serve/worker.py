@@ -7,7 +7,7 @@ The event loop only queues. What a request asks for is prepared here too, since 
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from pmlm.writer import CORNERED, MOST_ATTEMPTS
 
 _log = logging.getLogger("pmlm.serve")
 _PER_TURN = 4
-"""New requests taken in between two turns, so that those in flight are not kept waiting."""
+"""Requests that are begun, or texts that are prepared, between two turns: those in flight are not kept waiting."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,16 @@ class Task:
 
     put: Callable[[Report], None]
     model: LanguageModel | None = None
-    prepare: Callable[[], Sequence[tuple[Canvas, Job]]] | None = None
+    prepare: Callable[[], Iterator[tuple[Canvas, Job]]] | None = None
+    """Its texts, each made ready when it is taken."""
+    num_texts: int = 0
     again: Callable[[int, int], tuple[Canvas, Job]] | None = None
     """A text's canvas and job by its number and how often it was begun before."""
     call: Callable[[], Any] | None = None
     is_cancelled: bool = False
     num_left: int = 0
+    preparing: Iterator[tuple[Canvas, Job]] | None = None
+    prepared: list[tuple[Canvas, Job]] = field(default_factory=list)
     waiting: deque[tuple[int, Job]] = field(default_factory=deque)
     lines: dict[Line, int] = field(default_factory=dict)
     failed_attempts: Counter[int] = field(default_factory=Counter)
@@ -87,6 +91,7 @@ class Worker:
         self.places, self.metrics = places, metrics
         self._engines: dict[LanguageModel, Engine] = {}
         self._inbox: deque[Task] = deque()
+        self._preparing: list[Task] = []
         self._tasks: list[Task] = []
         self._news = threading.Condition()
         self._stopping = False
@@ -118,15 +123,16 @@ class Worker:
             for task in new:
                 self._begin(task)
             self._drop_cancelled()
+            self._prepare()
             self._admit()
             self._turn()
-        for task in (*self._tasks, *self._inbox):
+        for task in (*self._tasks, *self._preparing, *self._inbox):
             task.put(Failed(RunError("the server is being stopped")))
 
     def _wait(self) -> list[Task] | None:
         """New tasks, once there is something to do; None at the end."""
         with self._news:
-            self._news.wait_for(lambda: self._inbox or self._tasks or self._stopping)
+            self._news.wait_for(lambda: self._inbox or self._preparing or self._tasks or self._stopping)
             if self._stopping:
                 return None
             return [self._inbox.popleft() for _ in range(min(_PER_TURN, len(self._inbox)))]
@@ -134,19 +140,32 @@ class Worker:
     def _begin(self, task: Task) -> None:
         if task.is_cancelled:
             return
+        if task.prepare is not None:
+            self._preparing.append(task)
+            return
+        assert task.call is not None
         try:
-            if task.prepare is None:
-                assert task.call is not None
-                task.put(Done(task.call()))
-                return
-            prepared = task.prepare()
+            task.put(Done(task.call()))
         except Exception as error:
             self._fail(task, error)
-            return
-        task.put(Ready([canvas for canvas, _ in prepared]))
-        task.waiting.extend(enumerate(job for _, job in prepared))
-        task.num_left = len(prepared)
-        self._tasks.append(task)
+
+    def _prepare(self) -> None:
+        """A text of each of the first few: one may take long, and a request has many."""
+        for task in self._preparing[:_PER_TURN]:
+            assert task.prepare is not None
+            try:
+                task.preparing = task.preparing or task.prepare()
+                task.prepared.append(next(task.preparing))
+            except Exception as error:
+                self._preparing.remove(task)
+                self._fail(task, error)
+                continue
+            if len(task.prepared) == task.num_texts:
+                self._preparing.remove(task)
+                task.put(Ready([canvas for canvas, _ in task.prepared]))
+                task.waiting.extend(enumerate(job for _, job in task.prepared))
+                task.num_left = task.num_texts
+                self._tasks.append(task)
 
     def _engine(self, task: Task) -> Engine:
         assert task.model is not None
@@ -155,6 +174,7 @@ class Worker:
         return self._engines[task.model]
 
     def _drop_cancelled(self) -> None:
+        self._preparing = [task for task in self._preparing if not task.is_cancelled]
         for task in [task for task in self._tasks if task.is_cancelled]:
             self._drop(task)
 

@@ -38,15 +38,17 @@ function drawChips() {
   }));
 }
 
-const keepFocus = (index, change) => {
+const WHOLE = "button.word, .blank button.back"; // one for each word and blank
+/** Change the text and have the focus where it was: on the button of that kind with the same number. */
+const keepFocus = (button, change, kind = WHOLE) => {
+  const index = [...$("chips").querySelectorAll(kind)].indexOf(button);
   change();
-  $("chips").querySelectorAll("button.word, .blank button.back")[index]?.focus();
+  $("chips").querySelectorAll(kind)[index]?.focus();
 };
-const placeOf = (button) => [...$("chips").querySelectorAll("button.word, .blank button.back")].indexOf(button);
 
 function wordChip(source, piece, count) {
   const button = Object.assign(document.createElement("button"), { className: "word", textContent: piece.shown, title: "Make this a blank" });
-  button.addEventListener("click", () => keepFocus(placeOf(button), () =>
+  button.addEventListener("click", () => keepFocus(button, () =>
     setTemplate(replaced(source, piece, blank({ word: true })), remembered.toSpliced(count, 0, piece.shown))));
   return button;
 }
@@ -58,17 +60,22 @@ function blankChip(source, piece, number) {
   const part = (text, label, act, className = "") => {
     const button = Object.assign(document.createElement("button"), { textContent: text, title: label, className });
     button.setAttribute("aria-label", label);
-    button.addEventListener("click", act);
+    button.addEventListener("click", () => act(button));
     return button;
   };
+  const resized = (size, kind) => (button) => keepFocus(button, resize(size), kind);
   const word = remembered[number];
   const back = () => (edited = null, setTemplate(replaced(source, piece, word ?? ""), remembered.toSpliced(number, 1)));
-  const middle = part(described(piece), word ? `Put “${word}” back` : "Remove this blank", () => keepFocus(placeOf(middle), back), "back");
+  const middle = part(described(piece), word ? `Put “${word}” back` : "Remove this blank", (button) => keepFocus(button, back), "back");
   const size = piece.word ? 1 : Number(piece.size || 1);
   const edit = part("⋯", "What this blank may become", () => editBlank(number), "edit");
   edit.setAttribute("aria-expanded", edited === number);
   if (Number.isNaN(size)) chip.append(middle, edit);
-  else chip.append(part("−", "Shorter", resize(size - 1)), middle, part("+", "Longer", resize(size + 1)), edit);
+  else {
+    const shorter = part("−", "Shorter", resized(size - 1, ".shorter"), "shorter");
+    const longer = part("+", "Longer", resized(size + 1, ".longer"), "longer");
+    chip.append(shorter, middle, longer, edit);
+  }
   return chip;
 }
 
@@ -86,6 +93,7 @@ function editBlank(number) {
   edited = edited === number ? null : number;
   setTemplate($("template").value, remembered);
   if (edited !== null) $("blank-size").focus();
+  else $("chips").querySelectorAll(".blank")[number]?.querySelector(".edit").focus();
 }
 
 /** Show what the blank that is being changed may become. */
@@ -108,18 +116,23 @@ function changeBlank() {
 }
 
 function drawSlots() {
-  $("slots").replaceChildren(...slots.map((word, i) => {
-    const button = Object.assign(document.createElement("button"), { className: word ? "placed" : "number", textContent: word || i });
-    button.setAttribute("aria-label", word ? `Slot ${i}: ${word}. Take it away` : `Slot ${i}: place a word`);
-    button.addEventListener("click", () => (word ? place(i, "") : editSlot(button, i)));
-    return button;
-  }));
+  $("slots").replaceChildren(...slots.map((_, i) => slot(i)));
 }
 
-function place(index, word) {
+function slot(index) {
+  const word = slots[index];
+  const button = Object.assign(document.createElement("button"), { className: word ? "placed" : "number", textContent: word || index });
+  button.setAttribute("aria-label", word ? `Slot ${index}: ${word}. Take it away` : `Slot ${index}: place a word`);
+  button.addEventListener("click", () => (word ? place(button, index, "") : editSlot(button, index)).focus());
+  return button;
+}
+
+/** Another word at a slot, in place of what stands there now; the others stay, for one of them may be under the mouse. */
+function place(old, index, word) {
   slots[index] = word;
-  drawSlots();
-  $("slots").children[index]?.focus();
+  const button = slot(index);
+  old.replaceWith(button);
+  return button;
 }
 
 function editSlot(button, index) {
@@ -128,19 +141,19 @@ function editSlot(button, index) {
   input.setAttribute("aria-label", `Word for slot ${index}`);
   button.replaceWith(input);
   input.select();
-  input.focus();
   let done = false;
   const finish = (keep) => {
-    if (done) return;
+    if (done) return null; // taking the input away blurs it
     done = true;
-    place(index, keep ? input.value.trim().split(/\s+/)[0] : "");
+    return place(input, index, keep ? input.value.trim().split(/\s+/)[0] : "");
   };
   input.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== "Escape") return;
     event.preventDefault(); // else the button that gets the focus is pressed at once
-    finish(event.key === "Enter");
+    finish(event.key === "Enter").focus();
   });
   input.addEventListener("blur", () => finish(true));
+  return input;
 }
 
 function setLength() {
@@ -247,6 +260,7 @@ function perform(requests) {
   const isInside = (name) => served.find((model) => model.name === name)?.packaged ?? false;
   stages = requests.map(() => new Stage($("stages"), { onProblem: problem, onChange: remember, isInside }));
   requests.forEach((asked, i) => stages[i].write(asked));
+  if (document.activeElement?.tagName === "BUTTON") stages[0].focus(); // there the keys play and step
 }
 
 function remember() {
@@ -309,6 +323,7 @@ function example(name) {
 
 function keys(event) {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) return write();
+  if (event.altKey || event.ctrlKey || event.metaKey) return; // the browser's own
   if (/INPUT|TEXTAREA|SELECT|BUTTON|SUMMARY/.test(event.target.tagName) || !stages.length) return;
   if (event.key === " ") stages.forEach((stage) => stage.play());
   else if (event.key === "ArrowLeft") stages.forEach((stage) => stage.draft && stage.show(Math.max(stage.step - 1, 0), true));
@@ -329,11 +344,7 @@ function begin() {
   $("order-2").value = "l2r";
   for (const number of ["", "-2"]) $(`order${number}`).addEventListener("change", () => showPositions(number));
   $("editor").addEventListener("input", changeBlank);
-  $("editor-done").addEventListener("click", () => {
-    const number = edited;
-    editBlank(number);
-    $("chips").querySelectorAll(".edit")[number]?.focus();
-  });
+  $("editor-done").addEventListener("click", () => editBlank(edited));
   for (const name of Object.keys(EXAMPLES)) {
     const button = Object.assign(document.createElement("button"), { textContent: name });
     button.addEventListener("click", () => example(name));
@@ -364,7 +375,7 @@ function begin() {
     setToken($("token").value);
     $("token-form").hidden = true;
     problem(null);
-    showModels();
+    showModels().then(() => open(fromHash(location.hash)));
   });
   document.addEventListener("keydown", keys);
   window.addEventListener("resize", () => stages.forEach((stage) => stage.draft && stage.drawPath(stage.step)));

@@ -48,4 +48,5 @@ function route(path, method, about) {
 
 const routes = Object.entries(document_.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, about]) => route(path, method, about)));
 document.getElementById("routes").append(...routes);
-if (matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.classList.add("dark");
+const theme = localStorage.getItem("pmlm-theme");
+if (theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.classList.add("dark");

@@ -53,9 +53,16 @@ export class Stage {
     this.root.remove();
   }
 
+  /** Have the keyboard at the text, or at the token of a position. */
+  focus(position) {
+    const token = position === undefined ? null : this.parts.text.querySelector(`[data-position="${position}"]`);
+    (token ?? this.parts.text).focus({ preventScroll: true });
+  }
+
   /** Ask for a text and show it as it comes. */
   async write(request) {
     this.stop();
+    if (this.parts.inspector.contains(document.activeElement)) this.focus(); // it is about to be hidden
     this.aborter?.abort();
     this.aborter = new AbortController();
     const { signal } = this.aborter;
@@ -130,7 +137,9 @@ export class Stage {
     Object.assign(this.parts.slider, { max: total, value: step });
     this.parts.at.textContent = `${step} of ${total}`;
     const number = new Map(this.steps.slice(0, step).map((data, i) => [data.position, i]));
+    const { position } = this.parts.text.contains(document.activeElement) ? document.activeElement.dataset : {};
     this.parts.text.replaceChildren(...glued(this.draft.flatMap((given, i) => this.token(given, i, number.get(i)))));
+    if (position !== undefined) this.focus(position);
     const named = [...document.getElementById("order").options].find((option) => option.value === this.request.order);
     this.parts.h2.textContent = named?.text ?? "an order of your own";
     const nats = -this.steps.slice(0, step).reduce((sum, data) => sum + data.logp, 0);
@@ -148,6 +157,7 @@ export class Stage {
     const space = data.token.slice(0, data.token.length - word.length);
     const button = element("button", { className: "token", title: `step ${index + 1}, position ${position}, ${percent(Math.exp(data.logp))}` },
       word || "␣", element("sub", { textContent: index + 1 }));
+    button.dataset.position = position;
     button.style.setProperty("--p", Math.exp(data.logp).toFixed(3));
     button.classList.toggle("new", index === this.step - 1);
     button.classList.toggle("locked", this.locked.has(position));
@@ -187,11 +197,12 @@ export class Stage {
     box.hidden = false;
     box.replaceChildren(element("p", { className: "hint", textContent: `“${data.token.trim()}”, step ${index + 1} of ${data.of}, at ${percent(Math.exp(data.logp))}. What could have stood here at that moment:` }));
     const list = element("ol");
-    const lock = element("button", { textContent: this.locked.has(data.position) ? "Unlock" : "Lock" });
+    const lock = element("button", { className: "lock", textContent: this.locked.has(data.position) ? "Unlock" : "Lock" });
     lock.addEventListener("click", () => {
       if (!this.locked.delete(data.position)) this.locked.add(data.position);
       this.labelAgain();
       this.inspect(index);
+      box.querySelector(".lock").focus();
     });
     const hide = element("button", { textContent: "Hide it and rewrite from here" });
     hide.addEventListener("click", () => this.write({ ...this.pinned(), seed: this.request.seed + 1, written: this.before(index) }));
@@ -200,6 +211,7 @@ export class Stage {
       this.selected = null;
       box.hidden = true;
       this.show(this.step);
+      this.focus(data.position);
     });
     box.append(list, element("div", { className: "row" }, lock, hide, close));
     try {
