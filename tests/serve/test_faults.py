@@ -64,6 +64,7 @@ def test_a_request_that_is_given_up_is_prepared_no_further(model: LM) -> None:
     def prepare() -> Iterator[tuple[Canvas, Job]]:
         for i, pair in enumerate(pairs):
             taken.append(i)
+            time.sleep(0.1)  # longer than there is time for between two turns
             if i == 1:
                 worker.cancel(task)
                 worker.submit(Task(lambda _done: told.set(), call=lambda: None))

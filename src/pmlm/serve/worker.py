@@ -6,6 +6,7 @@ The event loop only queues. What a request asks for is prepared here too, since 
 
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +22,9 @@ from pmlm.writer import CORNERED, MOST_ATTEMPTS
 
 _log = logging.getLogger("pmlm.serve")
 _PER_TURN = 4
-"""Requests that are begun, or texts that are prepared, between two turns: those in flight are not kept waiting."""
+"""New requests taken in between two turns, so that those in flight are not kept waiting."""
+_PREPARE_SECONDS = 0.05
+"""Between two turns, for making texts ready; one is always made ready, and may take longer."""
 
 
 @dataclass(frozen=True)
@@ -150,22 +153,28 @@ class Worker:
             self._fail(task, error)
 
     def _prepare(self) -> None:
-        """A text of each of the first few: one may take long, and a request has many."""
-        for task in self._preparing[:_PER_TURN]:
-            assert task.prepare is not None
-            try:
-                task.preparing = task.preparing or task.prepare()
-                task.prepared.append(next(task.preparing))
-            except Exception as error:
-                self._preparing.remove(task)
-                self._fail(task, error)
-                continue
-            if len(task.prepared) == task.num_texts:
-                self._preparing.remove(task)
-                task.put(Ready([canvas for canvas, _ in task.prepared]))
-                task.waiting.extend(enumerate(job for _, job in task.prepared))
-                task.num_left = task.num_texts
-                self._tasks.append(task)
+        """A text of each request in turn, as long as there is time: one may take long, and a request has many."""
+        until = time.perf_counter() + _PREPARE_SECONDS
+        while self._preparing:
+            self._prepare_one(self._preparing.pop(0))
+            if time.perf_counter() > until:
+                return
+
+    def _prepare_one(self, task: Task) -> None:
+        assert task.prepare is not None
+        try:
+            task.preparing = task.preparing or task.prepare()
+            task.prepared.append(next(task.preparing))
+        except Exception as error:
+            self._fail(task, error)
+            return
+        if len(task.prepared) < task.num_texts:
+            self._preparing.append(task)
+            return
+        task.put(Ready([canvas for canvas, _ in task.prepared]))
+        task.waiting.extend(enumerate(job for _, job in task.prepared))
+        task.num_left = task.num_texts
+        self._tasks.append(task)
 
     def _engine(self, task: Task) -> Engine:
         assert task.model is not None
