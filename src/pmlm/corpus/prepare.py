@@ -353,7 +353,9 @@ def asked_vocab_size(out: Path, sources: list[Path], split: Split, field: str) -
     """
     finished = (out / MANIFEST).is_file()
     path = out / (MANIFEST if finished else PARTIAL)
-    recipe = _read_json(path).get("recipe", {}) if path.is_file() else {}
+    if not path.is_file():
+        return None
+    recipe = _read_json(path).get("recipe", {})
     settings = recipe.get("settings", {})
     read = (recipe.get("sources"), settings.get("split"), settings.get("field"))
     if not finished and read != ([_source(source) for source in sources], split, field):
