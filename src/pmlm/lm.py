@@ -11,10 +11,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Unpack
 
+from pmlm.config import from_dict
 from pmlm.corpus.framing import Row, frame, row_batch
-from pmlm.errors import ConfigError, ConstraintError, DataError, OrderError, RunError, TemplateError
+from pmlm.errors import CheckpointError, ConfigError, ConstraintError, DataError, OrderError, RunError, TemplateError
 from pmlm.generation.decode import Reveal
 from pmlm.generation.layouts import scatter
+from pmlm.generation.sampling import PLAIN, Sampling
 from pmlm.generation.speed import Speed
 from pmlm.generation.template import (
     FilledPart,
@@ -27,7 +29,7 @@ from pmlm.generation.template import (
 )
 from pmlm.likelihood import MAX_SLOTS, check_order, check_visibility, order_logp, order_ranks, policy_logp
 from pmlm.model import LanguageModel, TaskModel, Visibility
-from pmlm.model.checkpoint import CARD, Checkpoint, Storage, load_checkpoint, read_config, save_checkpoint
+from pmlm.model.checkpoint import CARD, CONFIG, Checkpoint, Storage, load_checkpoint, read_config, save_checkpoint
 from pmlm.model.graph import GraphModel, check_precision, load_graph, write_graph
 from pmlm.options import FillOptions, listed, to_order, write_settings
 from pmlm.orders import Order, arrange
@@ -103,12 +105,15 @@ class LM:
         about: dict[str, Any],
         folder: Path | None,
         words: WordTable | None = None,
+        sampling: Sampling = PLAIN,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.about = about
         self.folder = folder
         self.words = words
+        self.sampling = sampling
+        """How texts are drawn where the options do not say."""
 
     @property
     def engine(self) -> str:
@@ -306,7 +311,7 @@ class LM:
         return self.writer.candidates(template, seed, settings, position=position, count=count)
 
     def settings(self, options: FillOptions) -> WriteSettings:
-        return write_settings(options, self.model.config)
+        return write_settings(options, self.model.config, self.sampling)
 
     def describe(self) -> dict[str, Any]:
         """What it is, in plain data."""
@@ -338,7 +343,7 @@ class LM:
 
         save_checkpoint(
             folder,
-            Checkpoint(self.model, self.about),
+            Checkpoint(self.model, self.about, self.sampling.choices()),
             card=card,
             add_files=add_files,
             vocabulary=self.tokenizer.fingerprint,
@@ -434,4 +439,11 @@ def load(folder: str | Path | None = None, *, device: str = "auto", engine: str 
     model = checkpoint.model if engine == "torch" else load_graph(path, checkpoint.model)
     model.to(pick_device(device if engine == "torch" else "cpu"))
     words = load_words(path, tokenizer.fingerprint)
-    return LM(model, tokenizer, dict(checkpoint.about), path, words)
+    return LM(model, tokenizer, dict(checkpoint.about), path, words, _sampling(path, checkpoint.sampling))
+
+
+def _sampling(folder: Path, section: Mapping[str, Any]) -> Sampling:
+    try:
+        return from_dict(Sampling, section, where="sampling")
+    except ConfigError as error:
+        raise CheckpointError(f"{folder / CONFIG}: {error}") from None

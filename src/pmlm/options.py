@@ -1,7 +1,7 @@
 """How to write, as people say it: one table of options for the library, the command line and the server."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TypedDict
 
 from pmlm.generation.parallel import parse_parallel
@@ -46,8 +46,8 @@ class FillOptions(TypedDict, total=False):
 _SAMPLING = tuple(f.name for f in fields(Sampling))
 
 
-def write_settings(options: FillOptions, config: ModelConfig) -> WriteSettings:
-    """The options as the writer takes them; what is not given is as the library has it."""
+def write_settings(options: FillOptions, config: ModelConfig, sampling: Sampling) -> WriteSettings:
+    """The options as the writer takes them; what is not given is as the model (`sampling`) or the library has it."""
     known = FillOptions.__annotations__
     if unknown := sorted(options.keys() - known.keys()):
         raise TypeError(f"unknown option {unknown[0]!r}. Known: {', '.join(known)}.")
@@ -55,7 +55,7 @@ def write_settings(options: FillOptions, config: ModelConfig) -> WriteSettings:
     return WriteSettings(
         order=to_order(options.get("order", DEFAULT_ORDER)),
         visibility=check_visibility(options.get("visibility"), config),
-        sampling=Sampling(**drawn),
+        sampling=replace(sampling, **drawn),
         speed=Speed(
             parallel=None if (bound := options.get("parallel")) is None else parse_parallel(bound),
             approximate_cache=options.get("approximate_cache"),

@@ -126,12 +126,15 @@ def test_the_schedule_warms_up_and_decays() -> None:
     assert [lr_scale(cosine, s, 100) for s in (0, 50, 100)] == pytest.approx([1.0, 0.5, 0.0])
     flat = OptimSettings(warmup_steps=0, decay="trapezoid")
     assert [lr_scale(flat, s, 100) for s in (0, 79, 90, 100)] == pytest.approx([1.0, 1.0, 0.5, 0.0])
+    late = OptimSettings(warmup_steps=20, decay="trapezoid", decay_share=0.5, final=0.1)
+    assert [lr_scale(late, s, 120) for s in (20, 70, 95, 120)] == pytest.approx([1.0, 1.0, 0.55, 0.1])
     assert lr_scale(OptimSettings(warmup_steps=0, decay="constant"), 99, 100) == 1.0
 
 
 def test_impossible_settings_are_refused() -> None:
     nan = float("nan")
     for bad in ({"lr": 0.0}, {"lr": nan}, {"matrix_lr": float("inf")}, {"final": 2.0}, {"ema": 1.0}, {"warmup_steps": -1},
-                {"beta1": 1.5}, {"beta2": 1.0}, {"eps": -1.0}, {"max_norm": -1.0}, {"weight_decay": -1.0}):  # fmt: skip
+                {"beta1": 1.5}, {"beta2": 1.0}, {"eps": -1.0}, {"max_norm": -1.0}, {"weight_decay": -1.0},
+                {"decay": "trapezoid", "decay_share": 0.0}, {"decay": "linear", "decay_share": 0.5}):  # fmt: skip
         with pytest.raises(ConfigError):
             OptimSettings(**bad)  # type: ignore[arg-type]

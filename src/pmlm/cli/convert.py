@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,10 @@ def convert(
     storage: Annotated[
         str, typer.Option("--storage", help="How pmlm's own format stores weights: float32, float16 or bfloat16.")
     ] = "float32",
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temperature", help="pmlm's own format: how its texts are drawn unless told otherwise."),
+    ] = None,
     tokenizer: VocabularyOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
@@ -32,7 +37,11 @@ def convert(
         raise ConfigError(f"no format {to!r}. Known: {', '.join(FORMATS)}.")
     if out.resolve() == folder.resolve():
         raise ConfigError("--out must be another folder than the checkpoint's")
+    if temperature is not None and wanted != "pmlm":
+        raise ConfigError(f"--temperature goes with pmlm's own format, not with {wanted}")
     found = read_model(folder, tokenizer=tokenizer, seed=seed)
+    if temperature is not None:
+        found.lm.sampling = replace(found.lm.sampling, temperature=temperature)
     write_model(found.lm, out, wanted, storage=storage)
     parameters = found.lm.model.num_parameters()
     if json:

@@ -79,7 +79,10 @@ def generate(
         typer.Option("--order", help="l2r, r2l, random, nearest, confidence, margin, entropy, or positions: 2,0,1"),
     ] = "l2r",
     seed: Annotated[int | None, typer.Option("--seed", help="Without it one is drawn, and said.")] = None,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 takes the likeliest.")] = 1.0,
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temperature", help="0 takes the likeliest. Without it: as the model has it, else 1."),
+    ] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from this many of the likeliest.")] = None,
     top_p: Annotated[
         float | None, typer.Option("--top-p", help="Draw from the likeliest with this much probability.")
@@ -88,8 +91,8 @@ def generate(
         float | None, typer.Option("--min-p", help="Draw from what is this share as likely as the likeliest.")
     ] = None,
     repetition_penalty: Annotated[
-        float, typer.Option("--repetition-penalty", help="Above 1: less of what the text already has.")
-    ] = 1.0,
+        float | None, typer.Option("--repetition-penalty", help="Above 1: less of what the text already has.")
+    ] = None,
     parallel: Annotated[
         str | None,
         typer.Option(
@@ -168,14 +171,17 @@ def generate(
         raise ConfigError("--interactive asks for templates: give none")
     from pmlm.lm import load
 
-    options: FillOptions = {
-        "order": order,
-        "visibility": visibility,
+    drawn = {
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
         "min_p": min_p,
         "repetition_penalty": repetition_penalty,
+    }
+    options: FillOptions = {
+        "order": order,
+        "visibility": visibility,
+        **{name: value for name, value in drawn.items() if value is not None},  # type: ignore[typeddict-item]
         "parallel": parallel,
         "approximate_cache": approximate_cache,
         "speculative": speculative,

@@ -15,10 +15,12 @@ def info(model: ModelOption = None, json: JsonOption = False) -> None:
     assert lm.folder is not None
     config = lm.model.config
     tasks = lm.tasks() if isinstance(lm, Finetuned) else []
+    sampling = {} if isinstance(lm, Finetuned) else lm.sampling.choices()
     document: dict[str, Any] = {
         **lm.describe(),
         "bytes_on_disk": sum(path.stat().st_size for path in lm.folder.iterdir() if path.is_file()),
         "tasks": tasks,
+        "sampling": sampling,
         "about": lm.about,
     }
     if json:
@@ -34,6 +36,9 @@ def info(model: ModelOption = None, json: JsonOption = False) -> None:
         print(f"  fine-tuned for {task['name']} ({task['kind']}){labels}")
     if not tasks:
         print(f"  visibilities {', '.join(config.visibilities)} (the first is the default)")
+    if sampling:
+        said = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in sampling.items())
+        print(f"  texts are drawn at {said}, unless told otherwise")
     for key, value in lm.about.items():
         if key != "name":
             print(f"  {key.replace('_', ' ')}: {value}")

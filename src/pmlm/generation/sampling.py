@@ -6,7 +6,8 @@ Shapes: V vocabulary, … any leading shape.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,10 @@ class Sampling:
         no_filter = self.top_k is None and self.top_p is None and self.min_p is None
         return self.temperature >= 0.01 and no_filter and self.repetition_penalty == 1
 
+    def choices(self) -> dict[str, Any]:
+        """What differs from plain draws from the model's own distribution."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+
     def __post_init__(self) -> None:
         if not (self.temperature >= 0 and math.isfinite(self.temperature)):
             raise ConfigError(f"temperature must be 0 or more, got {self.temperature}")
@@ -44,6 +49,10 @@ class Sampling:
             raise ConfigError(f"min_p must be in [0, 1], got {self.min_p}")
         if not (self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty)):
             raise ConfigError(f"repetition_penalty must be positive, got {self.repetition_penalty}")
+
+
+PLAIN = Sampling()
+"""Draws from the model's own distribution."""
 
 
 def sampling_logp(logp: Tensor, allowed: Tensor, sampling: Sampling, present: Tensor | None = None) -> Tensor:

@@ -38,6 +38,8 @@ class Checkpoint(Generic[N]):
     model: N
     about: Mapping[str, Any] = field(default_factory=dict)
     """Free facts for people and reports: name, data, tokens seen."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """How texts are drawn from it unless somebody says otherwise (pmlm.generation.sampling); nothing: plainly."""
 
 
 def save_checkpoint(
@@ -69,6 +71,8 @@ def save_checkpoint(
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
         "about": dict(checkpoint.about),
     }
+    if checkpoint.sampling:
+        document["sampling"] = dict(checkpoint.sampling)
     if isinstance(checkpoint.model, TaskModel):
         document["heads"] = [to_dict(spec) for spec in checkpoint.model.specs.values()]
 
@@ -183,7 +187,7 @@ def _with_weights(folder: Path, document: Mapping[str, Any], build: Callable[[],
     _check_tensors(folder, model, tensors)
     model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     model.eval()
-    return Checkpoint(model, document.get("about", {}))
+    return Checkpoint(model, document.get("about", {}), document.get("sampling", {}))
 
 
 def built(folder: Path, build: Callable[[], N]) -> N:
@@ -201,13 +205,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(document.get("model"), dict):
         hint = f" It is in the format of {kind!r}: see `pmlm convert`." if (kind := document.get("model_type")) else ""
         raise CheckpointError(f"{path} is no pmlm configuration: it has no section 'model'.{hint}")
-    known = ("model_type", "format", "model", "heads", "storage", "vocabulary", "weights_sha256", "about")
+    known = ("model_type", "format", "model", "heads", "storage", "vocabulary", "weights_sha256", "about", "sampling")
     if odd := sorted(document.keys() - set(known)):
         raise CheckpointError(f"{path}: unknown setting {odd[0]!r}. Known: {', '.join(known)}.")
     if document.get("storage", "float32") not in get_args(Storage):
         raise CheckpointError(f"{path}: storage must be one of {', '.join(get_args(Storage))}")
-    if not isinstance(document.get("about", {}), dict):
-        raise CheckpointError(f"{path}: 'about' must be a section")
+    for section in ("about", "sampling"):
+        if not isinstance(document.get(section, {}), dict):
+            raise CheckpointError(f"{path}: {section!r} must be a section")
     if document.get("format") != FORMAT:
         raise CheckpointError(f"{path} has format {document.get('format')!r}; this version reads format {FORMAT}")
     return document

@@ -25,7 +25,7 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _HELP = {
     "order": "l2r, r2l, random, nearest, confidence, margin, entropy, or a list of positions.",
     "visibility": "One that the model was trained for; without it, its default.",
-    "temperature": "0 takes the likeliest.",
+    "temperature": "0 takes the likeliest, 1 draws from the model's own distribution; without it, as the model has it.",
     "top_k": "Draw from this many of the likeliest.",
     "top_p": "Draw from the likeliest with this much probability.",
     "min_p": "Draw from what is this share as likely as the likeliest.",
@@ -292,6 +292,10 @@ class ModelAbout(BaseModel):
     max_length: int
     visibilities: Annotated[list[str], Field(description="The first is the default.")]
     vocabulary: dict[str, int | str]
+    sampling: Annotated[
+        dict[str, float | int],
+        Field(description="How its texts are drawn where a request does not say: temperature, …."),
+    ]
 
 
 class Models(BaseModel):

@@ -84,6 +84,7 @@ class Service:
                 "endpoints": routes_of(model),
                 "packaged": model.folder == default_model_folder(),
                 "tasks": model.tasks() if isinstance(model, Finetuned) else [],
+                "sampling": {} if isinstance(model, Finetuned) else model.sampling.choices(),
             }
             for name, model in self.models.items()
         ]

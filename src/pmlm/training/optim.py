@@ -29,7 +29,9 @@ class OptimSettings:
     """muon: the peak learning rate of the layers' matrices."""
     warmup_steps: int = 100
     decay: Literal["linear", "cosine", "constant", "trapezoid"] = "linear"
-    """From the peak to `final` over the rest of the run; trapezoid: flat, then linear over the last fifth."""
+    """From the peak to `final` over the rest of the run; trapezoid: flat, then linear over the last part."""
+    decay_share: float = 0.2
+    """trapezoid: how much of the run, after the warm-up, that part is."""
     final: float = 0.0
     """The share of the peak that is left at the end."""
     weight_decay: float = 0.01
@@ -50,6 +52,10 @@ class OptimSettings:
             raise ConfigError("max_norm and weight_decay must not be negative")
         if self.warmup_steps < 0 or not 0 <= self.final <= 1 or not 0 <= self.ema < 1:
             raise ConfigError("warmup_steps must not be negative, final be in [0, 1] and ema in [0, 1)")
+        if not 0 < self.decay_share <= 1:
+            raise ConfigError(f"decay_share must be in (0, 1], got {self.decay_share}")
+        if self.decay != "trapezoid" and self.decay_share != OptimSettings.decay_share:
+            raise ConfigError(f"decay_share means nothing for {self.decay}: leave it out")
 
 
 def lr_scale(settings: OptimSettings, step: int, num_steps: int) -> float:
@@ -65,7 +71,7 @@ def lr_scale(settings: OptimSettings, step: int, num_steps: int) -> float:
         case "cosine":
             left = (1 + math.cos(math.pi * progress)) / 2
         case "trapezoid":
-            left = min(1.0, 5 * (1 - progress))
+            left = min(1.0, (1 - progress) / settings.decay_share)
     return settings.final + (1 - settings.final) * left
 
 

@@ -232,12 +232,12 @@ function restore(asked, beside) {
     $("seed-2").value = beside.seed ?? 0;
   }
   $("seed").value = asked.seed ?? 0;
-  $("temperature").value = asked.temperature ?? 1;
   for (const name of NUMBERS) $(name).value = asked[name] ?? "";
   for (const name of WORDS) $(name).value = [asked[name] ?? []].flat().join(" ");
   $("whole_words").checked = asked.whole_words ?? true;
   if (asked.model) $("model").value = asked.model;
   showModel();
+  if (asked.temperature !== undefined) $("temperature").value = asked.temperature;
   if (asked.visibility) $("visibility").value = asked.visibility;
   showTemperature();
 }
@@ -289,6 +289,8 @@ const showTemperature = () => ($("temperature-shown").textContent = Number($("te
 function showModel() {
   const model = served[Math.max($("model").selectedIndex, 0)];
   $("visibility").replaceChildren(...(model?.visibilities ?? []).map((name) => new Option(name)));
+  $("temperature").value = model?.sampling?.temperature ?? 1;
+  showTemperature();
 }
 
 async function showModels() {
