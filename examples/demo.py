@@ -12,7 +12,7 @@ def main() -> None:
     lm = pmlm.load()
     print(f"{lm.about['name']}, {lm.model.num_parameters():,} parameters\n")
     for seed, (template, order) in enumerate(TEMPLATES):
-        filled = lm.fill(template, order=order, seed=seed, temperature=0.7, best_of=8)
+        filled = lm.fill(template, order=order, seed=seed, best_of=8)
         print(f"template  {template}\nfilled    {filled.text}")
         written = " ".join(f"{step}:{filled.tokens[i].strip()}" for step, i in enumerate(filled.order, start=1))
         print(

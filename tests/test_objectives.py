@@ -283,32 +283,6 @@ def test_shares_move_over_training_and_deal_the_rows() -> None:
     assert MIX.trained_visibilities() == ("order-causal", "bidirectional")
 
 
-def test_a_member_may_join_later() -> None:
-    later = Member(objective=APLM, start=0.2, end=0.6, since=0.75)
-    mixture = Mixture(members=(later, Member(objective=GPT, start=0.8)))
-    assert [mixture.shares(p)[0] for p in (0.0, 0.7499, 0.75, 0.875, 1.0)] == pytest.approx(
-        [0, 0, 0.2, 1 / 3, 0.6 / 1.4]
-    )
-    assert [len(index) for index, _ in split_members(mixture.shares(0.5), RowRandom.whole(1, 3, 16))] == [0, 16]
-    config, batch = tiny_config(), framed_batch(*random_rows(8, 6))
-    early, late = (prepare_mixture(batch, mixture, p, RowRandom.whole(1, 5, 8), config) for p in (0.5, 1.0))
-    assert [part is None for part in early] == [True, False]
-    assert [part is None for part in late] == [False, False]
-    quarter = sum(0.2 + 0.4 * x for x in (0.125, 0.375, 0.625, 0.875)) / 4
-    assert mixture.mean_shares()[0] == pytest.approx(0.25 * quarter / (quarter + 0.8), rel=0.02)
-    assert mixture.trained_visibilities() == ("order-causal", "causal")
-
-
-def test_some_member_takes_part_at_every_moment() -> None:
-    with pytest.raises(ConfigError, match="at every moment"):
-        Mixture(members=(Member(objective=APLM, since=0.5), Member(objective=GPT, since=0.1)))
-    with pytest.raises(ConfigError, match="at every moment"):
-        Mixture(members=(Member(objective=APLM, start=-0.1, end=1.0, since=0.5), Member(objective=GPT)))
-    for since in (-0.1, 1.0):
-        with pytest.raises(ConfigError, match="since"):
-            Member(objective=GPT, since=since)
-
-
 @pytest.mark.parametrize(
     ("shares", "total"), [([0.06, 0.94], 16), ([0.02, 0.18, 0.8], 16), ([0.05, 0.95], 8), ([0.5, 0.5], 1)]
 )

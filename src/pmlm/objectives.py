@@ -13,7 +13,6 @@ Shapes: B rows, L slots, T texts per row, M predictions.
 """
 
 import functools
-import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
@@ -107,26 +106,16 @@ XLNET = Objective(
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One objective of a mixture with its share of the rows and of the loss, moving in a line over training."""
+    """One objective of a mixture with its share of the rows and of the loss, moving linearly over training."""
 
     objective: Objective
     start: float = 1.0
     end: float | None = None
     """Absent: the share stays."""
-    since: float = 0.0
-    """The part of training that is over when it joins; before that it has no rows, and its share moves from then on."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.since < 1:
-            raise ConfigError(f"since must be in [0, 1), got {self.since}")
 
     def share(self, progress: float) -> float:
         """`progress` runs from 0 to 1."""
-        if progress < self.since:
-            return 0.0
-        if self.end is None:
-            return self.start
-        return self.start + (self.end - self.start) * (progress - self.since) / (1 - self.since)
+        return self.start if self.end is None else self.start + (self.end - self.start) * progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,23 +127,13 @@ class Mixture:
     def __post_init__(self) -> None:
         if not self.members:
             raise ConfigError("a mixture needs at least one member")
-        raw = [[member.share(moment) for member in self.members] for moment in self._moments()]
-        if min(map(min, raw)) < 0 or min(map(sum, raw)) <= 0:
+        ends = [(m.start, m.start if m.end is None else m.end) for m in self.members]
+        if min(min(pair) for pair in ends) < 0 or min(sum(column) for column in zip(*ends, strict=True)) <= 0:
             raise ConfigError("shares must not be negative, and some share must be positive at every moment")
-
-    def _moments(self) -> list[float]:
-        """Between these all shares move in straight lines, so that what holds here holds at every moment."""
-        joined = [member.since for member in self.members]
-        return sorted({0.0, 1.0, *joined, *(math.nextafter(since, 0.0) for since in joined if since)})
 
     def shares(self, progress: float) -> list[float]:
         raw = [member.share(progress) for member in self.members]
         return [share / sum(raw) for share in raw]
-
-    def mean_shares(self) -> list[float]:
-        """Over the whole of training."""
-        points = [self.shares((i + 0.5) / 200) for i in range(200)]
-        return [math.fsum(column) / len(points) for column in zip(*points, strict=True)]
 
     def trained_visibilities(self) -> tuple[Visibility, ...]:
         return tuple(dict.fromkeys(m.objective.trained_visibility() for m in self.members))

@@ -61,6 +61,8 @@ def test_every_door_means_the_same(
         (about,) = served.client.get("/v1/models").json()["models"]
         assert about["sampling"] == {"temperature": 3.0}
     assert printed(capsys, "info", "--json")["sampling"] == {"temperature": 3.0}
+    assert str(load(hot).sampling) == "temperature 3"
+    assert str(Sampling(top_p=0.9, repetition_penalty=1.2)) == "top p 0.9, repetition penalty 1.2"
     assert run(["info"]) == 0
     assert "texts are drawn at temperature 3, unless told otherwise" in capsys.readouterr().out
 

@@ -29,7 +29,7 @@ def model_card(lm: LM, document: Mapping[str, Any], notes: str, ratings: Sequenc
         f"An any-order language model of {here['parameters']:,} parameters for short English stories: place words "
         "anywhere and let it write the rest, in any order (`pmlm generate`).\n",
         notes.strip() + "\n",
-        f"## Settings\n\n{_settings(here, lm.about)}{_beside(document.get('gpt'))}",
+        f"## Settings\n\n{_settings(here, lm)}{_beside(document.get('gpt'))}",
         f"## Figures\n\n{story_tables(document['result'])}",
         *([f"## Before a blind reader\n\n{rating_table(ratings)}\n"] if ratings else []),
         f"## Weak points that the figures show\n\n{weak_points(document['result'])}",
@@ -40,12 +40,14 @@ def model_card(lm: LM, document: Mapping[str, Any], notes: str, ratings: Sequenc
     return "\n".join(parts)
 
 
-def _settings(shape: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+def _settings(shape: Mapping[str, Any], lm: LM) -> str:
+    about = lm.about
     lines = [
         f"- {shape['layers']} layers of {shape['width']}, {shape['heads']} heads, positions {shape['positions']}, norm "
         f"{shape['norm']}, reads {shape['max_length']} slots",
         f"- vocabulary of {shape['vocabulary']['size']:,} pieces ({shape['vocabulary']['kind']})",
         f"- visibilities: {', '.join(shape['visibilities'])} (the first is the default)",
+        f"- texts are drawn at {lm.sampling}, unless told otherwise",
     ]
     if "tokens_before" in about:
         total = about["tokens_before"] + about["tokens_seen"]

@@ -335,7 +335,7 @@ class _Study:
         room = self.lm.model.config.max_length - 2
         found = {"free story": [f"[MASK:{min(150, room)}]"] * self.settings.samples}
         if (middle := min(60, room - len(self.lm.tokenizer.encode(f"{FIRST} {LAST}")))) > 0:
-            found["Tom and Jerry"] = [f"{FIRST} [MASK:{middle}] {LAST}"] * self.settings.samples
+            found["Tom and Jerry"] = [f"{FIRST} [MASK:{middle}|ends=.] {LAST}"] * self.settings.samples
         if (length := min(60, room)) > len(self.lm.tokenizer.encode(WORDS)):
             found["scattered words"] = [
                 self.lm.scatter(WORDS, length, seed=seed) for seed in range(self.settings.samples)

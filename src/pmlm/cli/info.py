@@ -36,9 +36,8 @@ def info(model: ModelOption = None, json: JsonOption = False) -> None:
         print(f"  fine-tuned for {task['name']} ({task['kind']}){labels}")
     if not tasks:
         print(f"  visibilities {', '.join(config.visibilities)} (the first is the default)")
-    if sampling:
-        said = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in sampling.items())
-        print(f"  texts are drawn at {said}, unless told otherwise")
+    if not isinstance(lm, Finetuned):
+        print(f"  texts are drawn at {lm.sampling}, unless told otherwise")
     for key, value in lm.about.items():
         if key != "name":
             print(f"  {key.replace('_', ' ')}: {value}")

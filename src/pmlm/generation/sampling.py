@@ -38,6 +38,9 @@ class Sampling:
         """What differs from plain draws from the model's own distribution."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
+    def __str__(self) -> str:
+        return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in self.choices().items()) or "temperature 1"
+
     def __post_init__(self) -> None:
         if not (self.temperature >= 0 and math.isfinite(self.temperature)):
             raise ConfigError(f"temperature must be 0 or more, got {self.temperature}")

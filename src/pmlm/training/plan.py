@@ -90,9 +90,10 @@ def _attention_flops(config: ModelConfig, keys: int, offsets: int) -> float:
 
 def mixture_flops(config: ModelConfig, settings: TrainSettings) -> float:
     """The mean over the mixture's members and over training."""
+    middle = settings.objective.shares(0.5)
     return sum(
         share * flops_per_token(config, member.objective, settings.rows.length)
-        for share, member in zip(settings.objective.mean_shares(), settings.objective.members, strict=True)
+        for share, member in zip(middle, settings.objective.members, strict=True)
     )
 
 
