@@ -11,6 +11,7 @@ from page_helpers import MINUTE, copied, finished, go, open_browser, open_page, 
 from serve_helpers import Served, finetuned_models, serving
 
 from pmlm.cli import run
+from pmlm.generation.sampling import Sampling
 from pmlm.lm import LM
 from pmlm.serve.limits import Limits
 
@@ -289,6 +290,25 @@ def test_a_server_without_a_model_that_writes_says_so(browser: playwright.Browse
         other = browser.new_page()
         other.goto(reads.url)
         playwright.expect(other.locator("#problem")).to_contain_text("No model that writes is served here")
+        other.close()
+
+
+def test_the_temperature_is_the_models_own_until_somebody_moves_it(browser: playwright.Browser, model: LM) -> None:
+    warm = LM(model.model, model.tokenizer, model.about, model.folder, model.words, Sampling(temperature=0.6))
+    with serving({"plain": model, "warm": warm}) as both:
+        other = browser.new_page()
+        other.goto(both.url)
+        playwright.expect(other.locator("#temperature-shown")).to_have_text("1.00")
+        other.select_option("#model", "warm")
+        playwright.expect(other.locator("#temperature-shown")).to_have_text("0.60")
+        asked = {"template": "The [MASK:3].", "seed": 1, "model": "warm"}
+        for more, shows in (({}, "0.60"), ({"temperature": 0.9}, "0.90")):
+            link = urllib.parse.quote(json.dumps(asked | more))
+            other.goto("about:blank")
+            other.goto(f"{both.url}/#{link}")
+            finished(other)
+            playwright.expect(other.locator("#temperature-shown")).to_have_text(shows)
+            assert shown(other).strip() == model.fill(asked["template"], seed=1, temperature=float(shows)).text
         other.close()
 
 

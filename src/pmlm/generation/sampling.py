@@ -39,7 +39,8 @@ class Sampling:
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
     def __str__(self) -> str:
-        return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in self.choices().items()) or "temperature 1"
+        chosen = [f"{name.replace('_', ' ')} {value:g}" for name, value in self.choices().items()]
+        return ", ".join(chosen) or "temperature 1"
 
     def __post_init__(self) -> None:
         if not (self.temperature >= 0 and math.isfinite(self.temperature)):
