@@ -45,6 +45,7 @@ def _bars(axes: Any, values: Mapping[str, float | None], title: str, unit: str) 
     axes.barh(list(known), list(known.values()), color="#4878a8")
     axes.invert_yaxis()
     axes.set(title=title, xlabel=unit)
+    axes.margins(x=0.12)  # room for the numbers
     axes.grid(alpha=0.3, axis="x")
     for i, value in enumerate(known.values()):
         axes.annotate(f" {value:.3g}", (value, i), va="center", fontsize=8)
