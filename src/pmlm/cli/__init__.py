@@ -33,6 +33,7 @@ from pmlm.cli import (
     train,
 )
 from pmlm.errors import PmlmError
+from pmlm.rank_process import leave
 
 _INTERRUPTED = 130
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]  # click's own
@@ -109,7 +110,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter shows its number
-    sys.exit(run())
+    leave(run())
 
 
 def _say(line: str, code: int) -> int:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pmlm.errors import RunError
+from pmlm.rank_process import is_rank
 
 T = TypeVar("T")
 
@@ -34,9 +35,9 @@ class Ranks:
 def joined_ranks(device: torch.device) -> Iterator[tuple[Ranks, torch.device]]:
     """Within it, part of the group that torchrun describes in the environment, and the device that is this rank's.
 
-    One rank where there is no such group.
+    One rank where there is no such group. A process that was in a group ends by `pmlm.rank_process.leave`.
     """
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    if not is_rank():
         yield Ranks(), device
         return
     ranks = Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_RANK", 0)))
