@@ -11,7 +11,7 @@ import pmlm
 
 SOURCE = Path(pmlm.__file__).parent
 LAYERS = [
-    {"errors", "config", "runtime", "detokenize", "keeping"},
+    {"errors", "config", "runtime", "rank_process", "detokenize", "keeping"},
     {"tokenizer", "words", "batch", "model", "masking", "orders", "visibility"},
     {"objectives", "likelihood", "generation", "corpus"},
     {"evaluation", "results", "writer", "options", "refining", "lm"},
