@@ -306,7 +306,7 @@ class LM:
         settings = self.settings(options)
         if settings.speed != Speed():
             raise ConfigError(
-                "candidates are exact and take one pass: leave parallel, approximate_cache, speculative out"
+                "candidates are exact and take one pass: leave parallel, approximate_cache, speculative, particles out"
             )
         return self.writer.candidates(template, seed, settings, position=position, count=count)
 

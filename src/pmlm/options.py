@@ -29,6 +29,8 @@ class FillOptions(TypedDict, total=False):
     """Bidirectional: keys and values are kept, and made anew every so many passes. Approximate."""
     speculative: int | None
     """Order-causal, along an order known beforehand: draft so many tokens and verify them. Exact in distribution."""
+    particles: int | None
+    """Left to right: so many texts side by side, weighed by how they read together with what is given."""
     whole_words: bool
     """No word is left half-written (the default, for models that come with a table of words)."""
     ban: str | Sequence[str]
@@ -60,6 +62,7 @@ def write_settings(options: FillOptions, config: ModelConfig, sampling: Sampling
             parallel=None if (bound := options.get("parallel")) is None else parse_parallel(bound),
             approximate_cache=options.get("approximate_cache"),
             speculative=options.get("speculative"),
+            particles=options.get("particles"),
         ),
         whole_words=options.get("whole_words", True),
         ban=listed(options.get("ban", ())),

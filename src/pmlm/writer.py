@@ -108,7 +108,7 @@ class Writer:
     ) -> Iterator[tuple[Canvas, Job]]:
         """Each template as a canvas with all that is to be known for filling it."""
         check_order(settings.order, settings.visibility)
-        settings.speed.check(settings.order, settings.visibility)
+        settings.speed.check(settings.order, settings.visibility, self.model.config.visibilities)
         if not templates:
             raise DataError("there is no template to fill")
         rules_of = self._rule_maker(settings)

@@ -117,6 +117,42 @@ def test_leaving_frees_the_place_and_changes_nobody_else(lm: LM) -> None:
     assert [r.slot - 1 for r in kept] == lm.fill(template, seed=seed, **options).order
 
 
+@pytest.fixture(scope="module")
+def double(lm: LM) -> LM:
+    """Order-causal and a GPT."""
+    return small_lm(lm.tokenizer, "order-causal", "causal")
+
+
+def test_a_crowd_takes_places_for_all_of_its_particles_or_every_place_by_itself(double: LM) -> None:
+    lm = double
+
+    def has_room(particles: int) -> bool:
+        ((_, job),) = lm.writer.jobs(["A [MASK:3]"], [0], lm.settings({"particles": particles}))
+        return engine.has_room(job)
+
+    engine = Engine(lm.model, places=8)
+    assert has_room(64)
+    first, _ = start(engine, lm, ("A [MASK:3]", 1, {"particles": 6}))
+    assert has_room(2)
+    assert not has_room(3)
+    engine.leave(first)
+    assert has_room(64)
+
+
+def test_in_company_a_crowd_writes_what_it_writes_alone(double: LM) -> None:
+    asked: list[Asked] = [("Tom [MASK:5] dog [MASK:4].", seed, {"particles": 4}) for seed in (1, 2)]
+    asked.append(("Tom is a [MASK:4].", 3, {}))
+    for filled, (template, seed, options) in zip(write(double, asked, [0, 2, 1]), asked, strict=True):
+        assert filled.text == double.fill(template, seed=seed, **options).text
+
+
+def test_a_crowd_with_nothing_to_write_is_done_at_once(double: LM) -> None:
+    engine = Engine(double.model)
+    full, _ = start(engine, double, ("The [MASK:1] ran.", 1, {"particles": 3, "must": ["cat"], "whole_words": False}))
+    (done,) = engine.turn()
+    assert (done.line, done.reveal, done.error, done.is_last) == (full, None, None, True)
+
+
 def test_one_that_cannot_go_on_leaves_with_its_error_and_the_others_stay(lm: LM) -> None:
     engine = Engine(lm.model)
     bad, _ = start(engine, lm, ("The [MASK:3]", 1, {"written": [(1, " dog")], "ban": ["dog"]}))

@@ -59,6 +59,11 @@ def make_sheet(
         }
         for i, (passage, blank) in enumerate(zip(passages, blanks, strict=True))
     ]
+    return shuffled_sheet(entries, seed)
+
+
+def shuffled_sheet(entries: Sequence[Mapping[str, Any]], seed: int) -> Sheet:
+    """A sheet of texts, each with its `text`, its `source` (model or real) and its `kind`."""
     shuffle = torch.randperm(len(entries), generator=generator(seed, "sheet")).tolist()
     key = [{"number": n, **entries[i]} for n, i in enumerate(shuffle, 1)]
     return Sheet(_page(key), key)
@@ -138,7 +143,8 @@ def summarise(ratings: Mapping[int, Rating], key: Sequence[Mapping[str, Any]]) -
     if {entry["number"] for entry in key} != set(ratings):
         raise DataError("the sheet and the key are not of the same texts")
     rows = []
-    for kind in ("all", *KINDS):
+    others = dict.fromkeys(entry["kind"] for entry in key if entry["kind"] not in KINDS)
+    for kind in ("all", *KINDS, *sorted(others)):
         for source in ("model", "real"):
             side = [entry for entry in key if entry["source"] == source]
             own = [ratings[entry["number"]] for entry in side if kind in ("all", entry["kind"])]

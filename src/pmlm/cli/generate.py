@@ -117,6 +117,14 @@ def generate(
             metavar="N",
         ),
     ] = None,
+    particles: Annotated[
+        int | None,
+        typer.Option(
+            "--particles",
+            help="Left to right: N texts side by side, weighed by how they read with what is given. Approximate.",
+            metavar="N",
+        ),
+    ] = None,
     ban: Annotated[list[str] | None, typer.Option("--ban", help="A word that must not be written; repeatable.")] = None,
     must: Annotated[
         list[str] | None, typer.Option("--must", help="A word that must appear, where the model likes; repeatable.")
@@ -185,6 +193,7 @@ def generate(
         "parallel": parallel,
         "approximate_cache": approximate_cache,
         "speculative": speculative,
+        "particles": particles,
         "whole_words": whole_words,
         "ban": ban or (),
         "must": must or (),

@@ -67,6 +67,16 @@ class Allowed:
         other.rules = [[rule.fork() for rule in rules] if b == row else rules for b, rules in enumerate(self.rules)]
         return other
 
+    def copies(self, row: int, num: int) -> "Allowed":
+        """Of one row, as many that go their own ways."""
+        rules = None if self.rules is None else [[rule.fork() for rule in self.rules[row]] for _ in range(num)]
+        return Allowed(self.role_BL[row].expand(num, -1), self.ids_RV, rules)
+
+    def take(self, rows: Sequence[int]) -> None:
+        """Each row goes on as a copy of another one."""
+        if self.rules is not None:
+            self.rules = [[rule.fork() for rule in self.rules[row]] for row in rows]
+
     def reveal(self, reveal: Reveal) -> None:
         for rule in self.rules[reveal.row] if self.rules is not None else ():
             rule.reveal(reveal.slot, reveal.token)

@@ -108,7 +108,7 @@ class Engine:
         return self.pools[key]
 
     def has_room(self, job: Job) -> bool:
-        return self._pool(job).num < self.places
+        return self._pool(job).has_room(job)
 
     def join(self, job: Job) -> Line:
         return self._pool(job).join(job)
@@ -129,7 +129,7 @@ class Engine:
 
 
 class Solos:
-    """Canvases that are filled by a shortcut, each for itself; and those that are full already."""
+    """Canvases that are filled in a way of their own, each for itself; and those that are full already."""
 
     def __init__(self, model: LanguageModel, places: int) -> None:
         self.model, self.places = model, places
@@ -139,8 +139,13 @@ class Solos:
     def num(self) -> int:
         return len(self.lines)
 
+    def has_room(self, job: Job) -> bool:
+        """A crowd of particles takes as many places as it has particles, or all of them by itself."""
+        taken = sum(_places(line.job) for line in self.lines)
+        return not self.lines or taken + _places(job) <= self.places
+
     def join(self, job: Job) -> Line:
-        assert self.num < self.places, "ask has_room first"
+        assert self.has_room(job), "ask has_room first"
         alone = make_batch([job.row.ids], [job.row.maskable], pad_id=0).to(self.model.device)
         one = ([job.order], job.sampling, [job.rng], [job.written])
         line = Solo(job, fill_batch(self.model, alone, job.allowed, *one, job.visibility, job.speed))
@@ -154,10 +159,12 @@ class Solos:
         """What one turn of each canvas wrote."""
         for line in list(self.lines):
             try:
-                reveals = next(line.turns, [])
-                if not reveals and line.job.row.num_tokens:
+                reveals = next(line.turns, None)
+                if reveals is None and line.job.row.num_tokens:
                     raise Cornered("no way is left to fill the rest under the constraints given")
-                events = [self._event(line, reveal) for reveal in reveals] or [Event(line, None, None, is_last=True)]
+                events = [self._event(line, reveal) for reveal in reveals or []]
+                if not line.job.row.num_tokens:
+                    events = [Event(line, None, None, is_last=True)]
             except PmlmError as error:
                 events = [Event(line, None, error, is_last=True)]
             for event in events:
@@ -169,6 +176,10 @@ class Solos:
     def _event(line: Solo, reveal: Reveal) -> Event:
         line.num_done += 1
         return Event(line, reveal, None, is_last=line.num_done == line.job.row.num_tokens)
+
+
+def _places(job: Job) -> int:
+    return job.speed.particles or 1
 
 
 class Pool:
@@ -189,8 +200,11 @@ class Pool:
     def num(self) -> int:
         return len(self.lines)
 
+    def has_room(self, _job: Job) -> bool:
+        return self.num < self.places
+
     def join(self, job: Job) -> Line:
-        assert self.num < self.places, "ask has_room first"
+        assert self.has_room(job), "ask has_room first"
         place, size = self.num, len(job.row.ids)
         alone = make_batch([job.row.ids], [job.row.maskable], pad_id=0)
         line = Seat(job, Course(job.order, alone, job.rng, job.written), place)

@@ -1,6 +1,7 @@
-"""Which way a canvas is filled: exactly, token by token, or by one of the shortcuts that can be asked for.
+"""Which way a canvas is filled: exactly, token by token, or by one of the other ways that can be asked for.
 
-`speculative` is exact in distribution. `parallel` and `approximate_cache` are not, and say so.
+Shortcuts cost less: `speculative` is exact in distribution, `parallel` and `approximate_cache` are not, and say so.
+`particles` cost more, for another distribution: that of the model as a GPT, given the words that stand there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from pmlm.batch import Batch
 from pmlm.errors import ConfigError
 from pmlm.generation.decode import Allowed, Reveal, decode
 from pmlm.generation.parallel import Parallel
+from pmlm.generation.particles import decode_particles
 from pmlm.generation.sampling import Sampling
 from pmlm.generation.speculative import decode_speculative
 from pmlm.generation.steppers import OrderCached, StaleCached, make_stepper
@@ -19,10 +21,12 @@ from pmlm.model import LanguageModel, Visibility
 from pmlm.orders import Order
 from pmlm.visibility import is_ordered
 
+MOST_PARTICLES = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Shortcuts; none by default."""
+    """None of them by default."""
 
     parallel: Parallel | None = None
     """Several tokens a pass, as if each knew nothing of the others."""
@@ -30,22 +34,30 @@ class Speed:
     """Bidirectional: keys and values are kept, and made anew every so many passes."""
     speculative: int | None = None
     """Order-causal: draft so many tokens together and verify them along the order."""
+    particles: int | None = None
+    """Order-causal, left to right: so many texts side by side, weighed by how they read with what is given."""
 
     def __post_init__(self) -> None:
-        for name, value in (("approximate_cache", self.approximate_cache), ("speculative", self.speculative)):
+        numbers = {name: getattr(self, name) for name in ("approximate_cache", "speculative", "particles")}
+        for name, value in numbers.items():
             if value is not None and value < 2:
                 raise ConfigError(f"{name} must be at least 2, got {value}; leave it out to compute every token anew")
+        if self.particles is not None and self.particles > MOST_PARTICLES:
+            raise ConfigError(f"particles can be at most {MOST_PARTICLES}, got {self.particles}")
+        others = [name for name in ("parallel", "speculative", "approximate_cache") if getattr(self, name) is not None]
+        if self.particles is not None and others:
+            raise ConfigError(f"particles go token by token: leave {others[0]} out")
         if self.speculative is not None and self.parallel is not None:
             raise ConfigError("speculative is exact and parallel is not: ask for one of them")
 
     @property
     def approximations(self) -> tuple[str, ...]:
         """What keeps a text from following the model's own distribution."""
-        found = [] if self.parallel is None else [f"parallel {self.parallel}"]
-        return (*found, *([] if self.approximate_cache is None else [f"approximate_cache {self.approximate_cache}"]))
+        named = {name: getattr(self, name) for name in ("parallel", "approximate_cache", "particles")}
+        return tuple(f"{name} {value}" for name, value in named.items() if value is not None)
 
-    def check(self, order: Order, visibility: Visibility) -> None:
-        """ConfigError for what does not go together."""
+    def check(self, order: Order, visibility: Visibility, trained_for: Sequence[Visibility] = ()) -> None:
+        """ConfigError for what does not go together, or not with a model."""
         if self.parallel is not None and visibility == "causal":
             raise ConfigError("parallel: a left-to-right model knows one position at a time")
         if self.approximate_cache is not None and visibility != "bidirectional":
@@ -57,6 +69,16 @@ class Speed:
             raise ConfigError(f"speculative needs order-causal or two-stream visibility, not {visibility}")
         if self.speculative is not None and order.is_policy:
             raise ConfigError(f"speculative needs an order that is known beforehand, not {order}")
+        if self.particles is None:
+            return
+        if visibility != "order-causal" or order.kind != "l2r":
+            raise ConfigError(
+                f"particles go from left to right with order-causal visibility, not {order} with {visibility}"
+            )
+        if "causal" not in trained_for:
+            raise ConfigError(
+                "particles are weighed by the model as a GPT: this one was not trained for causal visibility"
+            )
 
 
 def fill_batch(
@@ -71,6 +93,8 @@ def fill_batch(
     speed: Speed,
 ) -> Iterator[list[Reveal]]:
     """Fill the maskable slots of each row; yields what was revealed at each turn."""
+    if speed.particles is not None:
+        return _crowds(model, batch, allowed, sampling, rngs, written, visibility, speed.particles)
     if speed.speculative is not None:
         model.pack(2 * batch.num_rows, batch.num_rows)
         reader = OrderCached(model, batch, visibility, num_queries=2 * speed.speculative)
@@ -81,3 +105,27 @@ def fill_batch(
         else StaleCached(model, batch, speed.approximate_cache)
     )
     return decode(stepper, batch, allowed, orders, sampling, rngs, written, speed.parallel)
+
+
+def _crowds(
+    model: LanguageModel,
+    batch: Batch,
+    allowed: Allowed,
+    sampling: Sampling,
+    rngs: Sequence[torch.Generator],
+    written: Sequence[Sequence[tuple[int, int]]],
+    visibility: Visibility,
+    num: int,
+) -> Iterator[list[Reveal]]:
+    """One row after the other, each by particles of its own."""
+    if sampling.temperature == 0:
+        raise ConfigError("particles are drawn: they need a temperature above 0")
+    if sampling.repetition_penalty != 1:
+        raise ConfigError(
+            "particles are weighed by how likely they are, which undoes a repetition_penalty: leave it out"
+        )
+    if any(written):
+        raise ConfigError("particles begin at the beginning: leave written out")
+    for row, rng in enumerate(rngs):
+        canvas = batch.rows(torch.tensor([row], device=batch.ids_BL.device))
+        yield from decode_particles(model, canvas, allowed.copies(row, num), sampling, rng, visibility, row)

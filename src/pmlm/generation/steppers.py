@@ -99,6 +99,10 @@ class OrderCached:
         self.cache.move(source, target, int(self.count_B[source]))
         self.level = None
 
+    def take(self, rows: Tensor) -> None:
+        """Each canvas goes on as a copy of another one; all have become known in the same order."""
+        self.cache.take(rows, slice(0, int(self.count_B.max())))
+
     def rewind(self, count_B: Tensor) -> None:
         """Only the first columns of each row count, as if what came after had never been read."""
         column_K = torch.arange(self.slot_BK.shape[1], device=self.slot_BK.device)
@@ -224,6 +228,24 @@ class CausalCached:
         self.level = least if least == most else None
         layers = self.cache.layers(columns_BS, slice(0, state.batch.length))
         return self.model.step(inputs, self.place_1L, here, layers).float().log_softmax(-1)
+
+    def read(self, ids_BL: Tensor, until: int) -> Tensor:
+        """[B, S, V] Log-probabilities at the slots before `until` that have not been read; all rows are equally far."""
+        level, rows = int(self.done_B[0]), len(ids_BL)
+        slot_S = torch.arange(level, until, device=ids_BL.device)
+        column_K = torch.arange(1, until, device=ids_BL.device)
+        visible_1SK = None if len(slot_S) == 1 else (column_K <= slot_S[:, None])[None]
+        inputs = Inputs(ids_BL[:, level - 1 : until - 1], self.place_1L[:, level:until], visible_1SK)
+        layers = self.cache.layers(slice(level, until), slice(1, until))
+        here = torch.ones(rows, len(slot_S), device=ids_BL.device).nonzero()
+        logp_MV = self.model.step(inputs, self.place_1L[:, 1:until], Slots(here[:, 0], here[:, 1]), layers)
+        self.done_B += until - level
+        self.level = until
+        return logp_MV.float().log_softmax(-1).unflatten(0, (rows, len(slot_S)))
+
+    def take(self, rows: Tensor) -> None:
+        """Each row goes on as a copy of another one."""
+        self.cache.take(rows, slice(0, int(self.done_B.max())))
 
     def _in_step(self, state: State, at: Slots, level: int) -> Tensor:
         """All rows have come equally far."""

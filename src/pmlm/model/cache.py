@@ -60,3 +60,8 @@ class Cache:
         """The first columns of one row to another."""
         for buffer in (self.keys, self.values):
             buffer[:, target, :, :columns] = buffer[:, source, :, :columns]
+
+    def take(self, rows: Tensor, columns: slice) -> None:
+        """Each row goes on with these columns of another."""
+        for buffer in (self.keys, self.values):
+            buffer[..., columns, :] = buffer[:, rows, :, columns]

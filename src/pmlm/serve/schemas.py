@@ -38,6 +38,7 @@ _HELP = {
     "parallel": "confidence:P, entropy:G or count:N: several tokens a pass. Approximate.",
     "approximate_cache": "Bidirectional: keep keys and values, made anew every so many passes. Approximate.",
     "speculative": "Order-causal, fixed orders: draft so many tokens and verify them. Exact in distribution.",
+    "particles": "Left to right: so many texts side by side, weighed by how they read with what is given. Approximate.",
     "written": "Positions and tokens that come first, in this order; the text goes on from there.",
 }
 _WHICH = "Which of the n times best_of texts that the request has written, from 0; `seeds` has its seed."
