@@ -1,4 +1,4 @@
-"""Ways of writing around scattered words, on the same held-out stories: before a judge, and on a sheet for a blind reader.
+"""Ways of filling the same blanks of the same held-out stories: before a judge, and on a sheet for a blind reader.
 
     python scripts/compare_ways.py --text tinystories_heldout.txt.xz [--out results/ways] [--texts 24] [--read 8]
     python scripts/compare_ways.py --table [--out results/ways]
@@ -10,7 +10,6 @@ its ways. Start it again after an interrupt: what is written and judged is not d
 
 import argparse
 import json
-import math
 import shlex
 import sys
 from pathlib import Path
@@ -19,11 +18,12 @@ from typing import Any
 import torch
 
 from pmlm.bench.judge import appraise, load_judge
-from pmlm.bench.material import Passage, draw_passages, hide_words, sentences, write_texts
-from pmlm.bench.reading import read_key, read_ratings, shuffled_sheet
+from pmlm.bench.material import Passage, draw_passages, sentences, write_texts
+from pmlm.bench.reading import KINDS, hide_as, read_key, read_ratings, shuffled_sheet
 from pmlm.bench.study import Notes, provenance, run_study
+from pmlm.bench.tables import origin
 from pmlm.corpus.documents import read_documents
-from pmlm.evaluation import ratio_stderr
+from pmlm.evaluation import difference
 from pmlm.keeping import markdown_table, write_text
 from pmlm.lm import LM, load
 from pmlm.options import FillOptions
@@ -47,7 +47,6 @@ WAYS: dict[str, tuple[FillOptions, int]] = {
 }  # fmt: skip
 READ = ("l2r 0.7", "l2r 0.7, likeliest of 8", "margin 0.5", "l2r 0.7, 64 particles")
 BASE = "l2r 0.7"
-SHARES = (0.15, 0.5, 0.85)
 
 
 def draw(documents: list[str], lm: LM, count: int, seed: int) -> list[Passage]:
@@ -57,44 +56,28 @@ def draw(documents: list[str], lm: LM, count: int, seed: int) -> list[Passage]:
     )
 
 
-def written(lm: LM, passages: list[Passage], share: float, way: str, notes: Notes, seed: int) -> list[str | None]:
+def written(lm: LM, passages: list[Passage], kind: str, way: str, notes: Notes, seed: int) -> list[str | None]:
     options, best = WAYS[way]
-    templates = [hide_words(p, share, generator(seed, "hide", share, i)) for i, p in enumerate(passages)]
-    print(f"{share:.0%} {way}", file=sys.stderr)
-    return write_texts(lm, templates, options, notes, f"{share}/{way}", first_seed=seed, best_of=best)
-
-
-def apart(one: list[float], other: list[float]) -> dict[str, float | None]:
-    """How far two ways are apart in the mean over stories, with the standard error of that."""
-    pairs = [(b - a, 1) for a, b in zip(one, other, strict=True)]
-    return {"mean": sum(d for d, _ in pairs) / len(pairs), "stderr": ratio_stderr(pairs)}
+    templates = [hide_as(passage, kind, seed, i) for i, passage in enumerate(passages)]
+    print(f"{kind}: {way}", file=sys.stderr)
+    return write_texts(lm, templates, options, notes, f"{kind}/{way}", first_seed=seed, best_of=best)
 
 
 def judged(texts: list[str | None]) -> dict[str, Any]:
-    """The judge's figures and the statistics, over all texts and of each; a text that was not found is refused."""
+    """The judge's figures and the statistics; a text that was not found is refused."""
     found = [text for text in texts if text is not None]
     if len(found) < len(texts):
         sys.exit(f"{len(texts) - len(found)} texts were not found")
-    judge = load_judge()
-    of_each = [nats / len(text.encode()) / math.log(2) for nats, text in zip(judge.nats(found), found, strict=True)]
-    return {**appraise(found, judge), "of_each": of_each}
+    return {**appraise(found, load_judge()), "texts": found}
 
 
 def study(lm: LM, passages: list[Passage], options: argparse.Namespace, notes: Notes) -> dict[str, Any]:
+    filled: dict[str, Any] = {}
+    for kind in KINDS:
+        texts = {way: written(lm, passages, kind, way, notes, options.seed) for way in WAYS}
+        filled[kind] = {way: notes.get(f"judged/{kind}/{way}", judged, texts[way]) for way in WAYS}
     real = notes.get("judged/real", judged, [passage.text for passage in passages])
-    table: dict[str, Any] = {}
-    for share in SHARES:
-        texts = {way: written(lm, passages, share, way, notes, options.seed) for way in WAYS}
-        figures = {way: notes.get(f"judged/{share}/{way}", judged, texts[way]) for way in WAYS}
-        table[f"{share:g}"] = {
-            way: {
-                **figures[way],
-                "texts": texts[way],
-                "to_base": apart(figures[BASE]["of_each"], figures[way]["of_each"]),
-            }
-            for way in WAYS
-        }
-    return {"settings": settings(options), "real": real, "written": table}
+    return {"settings": settings(options), "real": real, "filled": filled}
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -104,17 +87,18 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 def write_sheet(lm: LM, passages: list[Passage], options: argparse.Namespace, notes: Notes, command: str) -> None:
     """Each story in every way, so that ways are compared on the same ones, and as many real texts of other stories."""
     entries: list[dict[str, Any]] = []
-    for share in SHARES:
+    passages, others = passages[: options.read], passages[options.read : 2 * options.read]
+    for kind in KINDS:
         for way in READ:
-            texts = written(lm, passages[: options.read], share, way, notes, options.seed)
+            texts = written(lm, passages, kind, way, notes, options.seed)
             entries += [
-                {"source": "model", "kind": f"{share:.0%} hidden, {way}", "share": share, "way": way,
-                 "document": passage.document, "text": " ".join((text or "").split())}
-                for passage, text in zip(passages[: options.read], texts, strict=True)
+                {"source": "model", "kind": f"{kind}, {way}", "blanks": kind, "way": way, "document": passage.document,
+                 "text": " ".join((text or "(no text was found)").split())}
+                for passage, text in zip(passages, texts, strict=True)
             ]  # fmt: skip
     entries += [
         {"source": "real", "kind": "real", "document": passage.document, "text": " ".join(passage.text.split())}
-        for passage in passages[options.read : 2 * options.read]
+        for passage in others
     ]
     sheet = shuffled_sheet(entries, options.seed)
     key = {"provenance": provenance(lm, command), "texts": sheet.key}
@@ -125,57 +109,72 @@ def write_sheet(lm: LM, passages: list[Passage], options: argparse.Namespace, no
 def tables(folder: Path) -> str:
     document = json.loads((folder / "figures.json").read_text())
     result = document["result"]
+    head = ["blanks", "way", "judge, bits per byte", f"to {BASE}", "distinct 3-grams", "repeated 4-grams", "self-BLEU"]
     rows = [
-        [f"{float(share):.0%}", way, f"{row['judge']['bits_per_byte']:.3f}", signed(row["to_base"]),
-         f"{row['distinct_3']:.3f}", f"{row['repetition_4']:.3f}"]
-        for share, ways in result["written"].items()
+        [kind, way, f"{row['judge']['bits_per_byte']:.3f}", apart(bits_of_each(row), bits_of_each(ways[BASE])),
+         *statistics(row)]
+        for kind, ways in result["filled"].items()
         for way, row in ways.items()
     ]  # fmt: skip
     real = result["real"]
-    rows.append(
-        [
-            "",
-            "real",
-            f"{real['judge']['bits_per_byte']:.3f}",
-            "",
-            f"{real['distinct_3']:.3f}",
-            f"{real['repetition_4']:.3f}",
-        ]
-    )
-    head = ["hidden", "way", "judge", f"to {BASE}, a story", "distinct 3-grams", "repeated 4-grams"]
-    page = f"# Ways around scattered words\n\n`{document['provenance']['command']}`\n\n{markdown_table(head, rows)}\n"
+    rows.append(["", "real", f"{real['judge']['bits_per_byte']:.3f}", "", *statistics(real)])
+    page = f"# Ways of filling blanks\n\n{ABOUT}\n\n{markdown_table(head, rows)}\n"
     sheet = folder / "reading.md"
     if "whole: __" not in sheet.read_text():
-        page += f"\nBefore a blind reader:\n\n{reader_table(sheet)}\n"
-    return page
+        page += f"\n## Before a blind reader\n\n{READING}\n\n{reader_table(sheet)}\n"
+    return f"{page}\n{origin(document, 'python scripts/compare_ways.py --table')}"
+
+
+ABOUT = f"""The same blanks of the same held-out stories in every way (kinds of blanks as in `pmlm bench stories`); the
+difference to `{BASE}` is the mean over stories with its standard error. The judge is SmolLM2-135M."""
+READING = f"""`reading.md` is the sheet, texts unpicked and shuffled; differences to `{BASE}` on the same stories, with standard
+errors over stories (over all kinds too, where each story stands in every kind)."""
+
+
+def bits_of_each(row: dict[str, Any]) -> list[float]:
+    return [bits / len(text.encode()) for bits, text in zip(row["judge"]["text_bits"], row["texts"], strict=True)]
+
+
+def statistics(row: dict[str, Any]) -> list[str]:
+    return [f"{row[name]:.3f}" for name in ("distinct_3", "repetition_4", "self_bleu")]
+
+
+def apart(one: list[float], other: list[float], stories: list[int] | None = None) -> str:
+    """The mean difference, with its standard error over stories."""
+    mean, error = difference(stories or list(range(len(one))), [1] * len(one), one, other)
+    return "" if one == other else f"{mean:+.3f} ± {error or 0:.3f}"
 
 
 def reader_table(sheet: Path) -> str:
     ratings, key = read_ratings(sheet), read_key(sheet.with_name("reading-key.json"))
+    of = {(e["way"], e["blanks"], e["document"]): ratings[e["number"]] for e in key if e["source"] == "model"}
     rows = []
-    for share in SHARES:
-        by_way = {
-            way: {e["document"]: ratings[e["number"]] for e in key if e.get("way") == way and e.get("share") == share}
-            for way in READ
-        }
+    for kind in (*KINDS, "all"):
         for way in READ:
-            cells = []
+            own = {place[1:]: rating for place, rating in of.items() if place[0] == way and kind in (place[1], "all")}
+            stories = [document for _, document in own]
+            rows.append([kind, way, str(len(own))])
             for name in ("whole", "sense"):
-                own, base = ([float(getattr(r, name)) for _, r in sorted(by_way[w].items())] for w in (way, BASE))
-                error = ratio_stderr([(v, 1) for v in own])
-                cells += [
-                    f"{sum(own) / len(own):.2f} ± {error or 0:.2f}",
-                    "" if way == BASE else signed(apart(base, own)),
-                ]
-            rows.append([f"{share:.0%}", way, str(len(by_way[way])), *cells])
-    own = [ratings[e["number"]] for e in key if e["source"] == "real"]
-    rows.append(["", "real", str(len(own)), f"{sum(r.whole for r in own) / len(own):.2f}", "", f"{sum(r.sense for r in own) / len(own):.2f}", ""])  # fmt: skip
-    head = ["hidden", "way", "texts", "whole, 1 to 5", f"to {BASE}", "sense, 1 to 5", f"to {BASE}"]
+                values = [float(getattr(rating, name)) for rating in own.values()]
+                base = [float(getattr(of[BASE, *place], name)) for place in own]
+                rows[-1] += [f"{sum(values) / len(values):.2f}", apart(values, base, stories)]
+            rows[-1].append(f"{sum(rating.is_program for rating in own.values()) / len(own):.0%}")
+    real = [ratings[e["number"]] for e in key if e["source"] == "real"]
+    whole, sense, taken = (
+        sum(each) / len(real) for each in zip(*((r.whole, r.sense, r.is_program) for r in real), strict=True)
+    )
+    rows.append(["", "real", str(len(real)), f"{whole:.2f}", "", f"{sense:.2f}", "", f"{taken:.0%}"])
+    head = [
+        "blanks",
+        "way",
+        "texts",
+        "whole, 1 to 5",
+        f"to {BASE}",
+        "sense, 1 to 5",
+        f"to {BASE}",
+        "taken for a program's",
+    ]
     return markdown_table(head, rows)
-
-
-def signed(figure: dict[str, float | None]) -> str:
-    return f"{figure['mean']:+.3f} ± {figure['stderr'] or 0:.3f}"
 
 
 def main() -> None:

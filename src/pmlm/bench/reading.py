@@ -44,7 +44,7 @@ def make_sheet(
 ) -> Sheet:
     """`count` texts of the model, each the likeliest of `best_of`, and as many real ones."""
     passages = _passages(documents, lm, 2 * count, seed)
-    blanks = [_template(p, KINDS[(i // 2) % len(KINDS)], seed, i) for i, p in enumerate(passages)]
+    blanks = [hide_as(p, KINDS[(i // 2) % len(KINDS)], seed, i) for i, p in enumerate(passages)]
     ours = list(range(0, 2 * count, 2))
     written = write_texts(lm, [blanks[i] for i in ours], options, notes, "reading", first_seed=seed, best_of=best_of)
     text_of = dict(zip(ours, written, strict=True))
@@ -84,7 +84,8 @@ def _passages(documents: Sequence[str], lm: LM, count: int, seed: int) -> list[P
     return usable
 
 
-def _template(passage: Passage, kind: str, seed: int, number: int) -> Template:
+def hide_as(passage: Passage, kind: str, seed: int, number: int) -> Template:
+    """The passage with the blanks of a kind, drawn by the seed and the passage's number."""
     if kind in HIDING:
         return HIDING[kind](passage)
     return hide_words(passage, int(kind.split()[0]) / 100, generator(seed, "blanks", number))

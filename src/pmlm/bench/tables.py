@@ -25,14 +25,14 @@ def render(document: Mapping[str, Any]) -> str:
     return f"{body(document['result'])}\n{origin(document)}"
 
 
-def origin(document: Mapping[str, Any]) -> str:
-    """The last lines of every page."""
+def origin(document: Mapping[str, Any], by: str = "pmlm bench report") -> str:
+    """The last lines of every page; `by` is the command that makes it."""
     p, model, text = document["provenance"], document["provenance"]["model"], document["text"]
     commit, weights = ((value or "unknown")[:12] for value in (p["commit"], model["weights_sha256"]))
     added = document.get("added")
     later = "" if added is None else f" What stands beside the model was added by `{added['command']}`."
     return (
-        f"Made from JSON by `pmlm bench report`; measured by `{p['command']}` on commit {commit}, model "
+        f"Made from JSON by `{by}`; measured by `{p['command']}` on commit {commit}, model "
         f"{model['name']} (weights {weights}), text `{text['file']}` (sha256 {text['sha256'][:12]}), {p['machine']}."
         f"{later}\n"
     )
