@@ -119,16 +119,18 @@ def tables(folder: Path) -> str:
     real = result["real"]
     rows.append(["", "real", f"{real['judge']['bits_per_byte']:.3f}", "", *statistics(real)])
     page = f"# Ways of filling blanks\n\n{ABOUT}\n\n{markdown_table(head, rows)}\n"
-    sheet = folder / "reading.md"
-    if "whole: __" not in sheet.read_text():
-        page += f"\n## Before a blind reader\n\n{READING}\n\n{reader_table(sheet)}\n"
+    for number, sheet in enumerate((folder / "reading.md", folder / "reading-2.md"), 1):  # two readers of one sheet
+        if sheet.exists() and "whole: __" not in sheet.read_text():
+            page += (
+                f"\n## Before blind reader {number}\n\n{READING.format(sheet=sheet.name)}\n\n{reader_table(sheet)}\n"
+            )
     return f"{page}\n{origin(document, 'python scripts/compare_ways.py --table')}"
 
 
 ABOUT = f"""The same blanks of the same held-out stories in every way (kinds of blanks as in `pmlm bench stories`); the
 difference to `{BASE}` is the mean over stories with its standard error. The judge is SmolLM2-135M."""
-READING = f"""`reading.md` is the sheet, texts unpicked and shuffled; differences to `{BASE}` on the same stories, with standard
-errors over stories (over all kinds too, where each story stands in every kind)."""
+READING = f"""`{{sheet}}`: texts unpicked and shuffled, real ones of other stories; differences to `{BASE}` on the same stories and
+blanks, with standard errors over stories (over all kinds too, where each story stands in every kind)."""
 
 
 def bits_of_each(row: dict[str, Any]) -> list[float]:

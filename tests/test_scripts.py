@@ -35,3 +35,11 @@ def test_the_log_shows_the_table_that_the_results_give() -> None:
     assert len(lines) > 10
     missing = [line for line in lines if line not in log]
     assert not missing, missing
+
+
+def test_the_page_of_the_ways_is_made_of_its_results() -> None:
+    folder = ROOT / "results" / "ways"
+    page = script("compare_ways").tables(folder)
+    assert page == (folder / "figures.md").read_text(encoding="utf-8")
+    assert page.count("## Before blind reader") == 2
+    assert page.count("64 particles |") > 10

@@ -10,7 +10,17 @@ from bench_helpers import DOCUMENTS
 from pmlm.bench.material import (
     write_texts,
 )
-from pmlm.bench.reading import KINDS, make_sheet, rating_table, read_key, read_ratings, sheet_model, summarise
+from pmlm.bench.reading import (
+    KINDS,
+    Rating,
+    make_sheet,
+    rating_table,
+    read_key,
+    read_ratings,
+    sheet_model,
+    shuffled_sheet,
+    summarise,
+)
 from pmlm.bench.study import Notes
 from pmlm.errors import DataError
 from pmlm.generation.template import Blank, parse_template
@@ -50,6 +60,19 @@ def test_ratings_are_summed_up_by_side(tmp_path: Path) -> None:
         sheet.write_text(RATED.replace("whole: 4 sense: 5 who: yes", wrong))
         with pytest.raises(DataError, match="text 1 has no rating"):
             read_ratings(sheet)
+
+
+def test_a_sheet_of_other_texts_is_summed_up_by_their_kinds(tmp_path: Path) -> None:
+    entries = [
+        {"source": "model", "kind": kind, "text": text} for kind, text in (("warm", "Tom slept."), ("cool", "A_b"))
+    ]
+    sheet = shuffled_sheet([*entries, {"source": "real", "kind": "real", "text": "Mia ran."}], seed=1)
+    assert sorted(entry["number"] for entry in sheet.key) == [1, 2, 3]
+    assert all(f"## {e['number']}\n\n{e['text']}".replace("_", "\\_") in sheet.page for e in sheet.key)
+    ratings = {e["number"]: Rating(whole, 3, e["source"] == "model") for whole, e in enumerate(sheet.key, 1)}
+    rated = {row["kind"]: row for row in summarise(ratings, sheet.key) if row["kind"] != "all"}
+    assert list(rated) == ["cool", "real", "warm"]
+    assert rated["cool"]["whole"] == next(e["number"] for e in sheet.key if e["kind"] == "cool")
 
 
 def test_texts_of_a_study_may_each_be_the_likeliest_of_several(model: LM) -> None:

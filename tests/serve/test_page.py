@@ -12,7 +12,7 @@ from serve_helpers import Served, finetuned_models, serving
 
 from pmlm.cli import run
 from pmlm.generation.sampling import Sampling
-from pmlm.lm import LM
+from pmlm.lm import LM, load, packaged_model_folder
 from pmlm.serve.limits import Limits
 
 pytestmark = pytest.mark.slow
@@ -310,6 +310,34 @@ def test_the_temperature_is_the_models_own_until_somebody_moves_it(browser: play
             playwright.expect(other.locator("#temperature-shown")).to_have_text(shows)
             assert shown(other).strip() == model.fill(asked["template"], seed=1, temperature=float(shows)).text
         other.close()
+
+
+def test_a_text_by_particles_is_picked_from_and_its_link_and_command_write_it_again(
+    browser: playwright.Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stories = load(packaged_model_folder())
+    with serving({"stories": stories}) as served:
+        for page in open_page(browser, served):
+            page.click("#source summary")
+            page.fill("#template", "Tom [MASK:5] cat. [MASK:4] Jerry [MASK:6].")
+            page.select_option("#order", "l2r")
+            page.click("#more summary")
+            page.fill("#particles", "6")
+            page.click("#write")
+            finished(page)
+            document = json.loads(copied(page, "json"))
+            assert document["approximate"] == ["particles 6"]
+            assert document["text"] == shown(page).strip()
+            assert again_in(browser, copied(page, "link"))[0] == document["text"]
+            arguments = [*shlex.split(copied(page, "command"))[1:], "-m", str(packaged_model_folder())]
+            assert run(arguments) == 0
+            assert capsys.readouterr().out == f"{document['text']}\n"
+            page.locator(".token:has(sub:text-is('3'))").click()
+            page.locator(".inspector li button:not(.chosen)").first.click()
+            finished(page)
+            after = json.loads(copied(page, "json"))
+            assert after["order"][:2] == document["order"][:2]
+            assert after["approximate"] == []  # it goes on token by token
 
 
 def test_two_orders_side_by_side(page: playwright.Page) -> None:

@@ -12,7 +12,7 @@ const EXAMPLES = {
   "Figure 5": { template: "Tom is a cat and Jerry is a mouse. [MASK:30] Tom and Jerry become good friends in the end." },
   "Acrostic": { template: "[MASK:8|starts=T|ends=.] [MASK:8|starts=O|ends=.] [MASK:8|starts=M|ends=.]" },
 };
-const NUMBERS = ["top_k", "top_p", "min_p", "repetition_penalty", "num_words"];
+const NUMBERS = ["top_k", "top_p", "min_p", "repetition_penalty", "num_words", "particles"];
 const WORDS = ["ban", "must"];
 let remembered = []; // for each blank the word that it was made from
 let slots = Array(48).fill("");

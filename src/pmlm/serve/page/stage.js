@@ -232,9 +232,12 @@ export class Stage {
     return element("li", {}, button);
   }
 
-  /** The same request on the very canvas that is shown: lengths and places of words are no longer open. */
+  /**
+   * The same request on the very canvas that is shown: lengths and places of words are no longer open. It goes on from
+   * what stands there, which particles, who begin at the beginning, do not.
+   */
   pinned() {
-    const { must: _, ...rest } = this.request;
+    const { must: _, particles: __, ...rest } = this.request;
     return { ...rest, template: this.template };
   }
 
