@@ -10,6 +10,7 @@ import pytest
 
 from conftest import STORIES
 from pmlm.cli import run
+from pmlm.lm import packaged_model_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -33,8 +34,10 @@ def test_readme_commands_run_one_after_the_other(
     assert len(COMMANDS) > 8
     for command in COMMANDS:
         arguments = shlex.split(command, comments=True)[1:]
-        shrunk = SHRINK if arguments[0] == "train" else []
-        assert run([*arguments, *shrunk]) == 0, command
+        more = SHRINK if arguments[0] == "train" else []
+        if "--particles" in arguments:  # the little model is no GPT
+            more = ["-m", str(packaged_model_folder())]
+        assert run([*arguments, *more]) == 0, command
         assert capsys.readouterr().out
 
 

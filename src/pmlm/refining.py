@@ -76,7 +76,8 @@ def _rewrite(
     hidden = set(slots)
     row = replace(canvas.row, ids=tuple(ids), maskable=tuple(s in hidden for s in range(len(ids))))
     order = settings.order if settings.order.kind != "list" else replace(settings.order, kind="random", positions=())
-    turns = writer.turns([replace(canvas, row=row)], [rng], replace(settings, order=order, written=()))
+    speed = replace(settings.speed, particles=None)  # they are for a first writing, from the beginning
+    turns = writer.turns([replace(canvas, row=row)], [rng], replace(settings, order=order, written=(), speed=speed))
     found = {reveal.slot: reveal.token for turn in turns for reveal in turn}
     return [found.get(slot, i) for slot, i in enumerate(ids)] if len(found) == len(slots) else list(ids)
 

@@ -107,14 +107,24 @@ class Writer:
         self, templates: Sequence[str | Template], seeds: Sequence[int], settings: WriteSettings, attempt: int = 0
     ) -> Iterator[tuple[Canvas, Job]]:
         """Each template as a canvas with all that is to be known for filling it."""
-        check_order(settings.order, settings.visibility)
-        settings.speed.check(settings.order, settings.visibility, self.model.config.visibilities)
+        self._check(settings)
         if not templates:
             raise DataError("there is no template to fill")
         rules_of = self._rule_maker(settings)
         for template, seed in zip(templates, seeds, strict=True):
             canvas, rules = self._laid_out(read_template(template), seed, settings, rules_of, attempt)
             yield canvas, self._job(canvas, generator(seed, "decode", attempt), settings, rules)
+
+    def _check(self, settings: WriteSettings) -> None:
+        """ConfigError or OrderError for settings that do not go together, or not with this model."""
+        check_order(settings.order, settings.visibility)
+        settings.speed.check(
+            settings.order,
+            settings.visibility,
+            self.model.config.visibilities,
+            settings.sampling,
+            has_written=bool(settings.written),
+        )
 
     def _laid_out(
         self, template: Template, seed: int, settings: WriteSettings, rules_of: RuleMaker, attempt: int
@@ -149,6 +159,7 @@ class Writer:
         self, canvases: Sequence[Canvas], rngs: Sequence[torch.Generator], settings: WriteSettings
     ) -> Iterator[list[Reveal]]:
         """The decode loop over canvases; what can never be is said at once."""
+        self._check(settings)
         rules_of = self._rule_maker(settings)
         pairs = zip(canvases, rngs, strict=True)
         return self._decode(canvases, [self._job(c, rng, settings, rules_of(c)) for c, rng in pairs], settings)

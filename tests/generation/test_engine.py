@@ -123,7 +123,7 @@ def double(lm: LM) -> LM:
     return small_lm(lm.tokenizer, "order-causal", "causal")
 
 
-def test_a_crowd_takes_places_for_all_of_its_particles_or_every_place_by_itself(double: LM) -> None:
+def test_a_crowd_takes_a_place_for_each_of_its_particles_or_all_there_are(double: LM) -> None:
     lm = double
 
     def has_room(particles: int) -> bool:
@@ -135,8 +135,10 @@ def test_a_crowd_takes_places_for_all_of_its_particles_or_every_place_by_itself(
     first, _ = start(engine, lm, ("A [MASK:3]", 1, {"particles": 6}))
     assert has_room(2)
     assert not has_room(3)
+    assert not has_room(64)
     engine.leave(first)
-    assert has_room(64)
+    start(engine, lm, ("A [MASK:3]", 1, {"particles": 64}))
+    assert not has_room(2)
 
 
 def test_in_company_a_crowd_writes_what_it_writes_alone(double: LM) -> None:
@@ -189,7 +191,7 @@ def test_where_nothing_is_hidden_a_canvas_is_done_at_once(lm: LM, options: FillO
 def test_passes_are_split_where_the_model_chooses_among_too_many(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [MIXED[2], MIXED[5], MIXED[7]]
     whole = write(lm, asked, [0, 0, 0])
-    monkeypatch.setattr("pmlm.generation.engine._MOST_NUMBERS", lm.tokenizer.vocab_size * 8)
+    monkeypatch.setattr("pmlm.generation.engine.MOST_NUMBERS", lm.tokenizer.vocab_size * 8)
     assert [f.text for f in write(lm, asked, [0, 0, 0])] == [f.text for f in whole]
 
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -118,8 +119,45 @@ def test_a_copy_goes_on_as_its_original(model: LanguageModel) -> None:
         uniform_N = torch.full((4,), 0.3, dtype=torch.float64)
         for one in (crowd, fresh):
             one.write(4, uniform_N)
-    assert torch.equal(crowd.canvases.batch.ids_BL, fresh.canvases.batch.ids_BL)
-    assert torch.allclose(crowd.logp_NT[:, 1], fresh.logp_NT[:, 1], atol=1e-5)
+        assert torch.equal(crowd.canvases.batch.ids_BL, fresh.canvases.batch.ids_BL)
+        assert torch.allclose(crowd.logp_NT[:, 1], fresh.logp_NT[:, 1], atol=1e-5)
+
+
+TEXT = "Tom [MASK:10] dog [MASK:8] Jerry [MASK:8] the kite [MASK:6]."
+
+
+def test_after_many_changes_of_places_every_copy_knows_its_own_text(lm: LM) -> None:
+    """What is kept of each particle (both caches, the rules) is what its text alone gives, however often it was copied."""
+    settings = lm.settings({"num_words": 26, "ban": "was", "particles": 16})
+    ((canvas, job),) = lm.writer.jobs([TEXT], [1], settings)
+    batch = make_batch([job.row.ids], [job.row.maskable], pad_id=0)
+    crowd, rng, resampled = (
+        Crowd(lm.model, batch, job.allowed.copies(0, 16), settings.sampling, "order-causal"),
+        generator(1),
+        0,
+    )
+    with torch.no_grad():
+        for slot in canvas.hidden:
+            crowd.read(slot)
+            texts = crowd.canvases.batch
+            anew = CausalCached(lm.model, texts).read(texts.ids_BL, slot + 1)[:, -1]
+            assert torch.allclose(crowd.next_NV, anew, atol=1e-3)
+            if crowd.num_effective < 8:
+                crowd.resample(float(torch.rand(1, generator=rng)))
+                resampled += 1
+            crowd.write(slot, torch.rand(16, generator=rng, dtype=torch.float64))
+        assert resampled > 3
+        done = crowd.canvases.batch
+        exact_NL = order_logp(
+            lm.model, replace(done, maskable_BL=batch.maskable_BL.expand(16, -1)), l2r_ranks(done), "order-causal"
+        )
+    alive = crowd.alive()
+    assert len(alive) > 1
+    assert torch.allclose(crowd.logp_NT[alive].float(), exact_NL[alive][:, canvas.hidden].float(), atol=1e-3)
+    for n in alive:
+        words = lm.tokenizer.decode(done.ids_BL[n, 1:-1].tolist()).split()
+        assert "was" not in words
+        assert len([word for word in words if any(letter.isalnum() for letter in word)]) == 26
 
 
 def test_they_read_better_from_left_to_right_than_texts_drawn_alone(lm: LM) -> None:
@@ -160,6 +198,32 @@ def test_what_is_told_on_the_way_stays(lm: LM) -> None:
     assert [position for position, _ in told] == stream.result.order
 
 
+def test_when_it_is_told_does_not_change_the_text(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all particles agree on is told at once; a text that is told at the end alone is the same."""
+    template, told = "Tom [MASK:12] cat. [MASK:12] Jerry [MASK:12].", list[int]()
+    at_once = [lm.fill(template, seed=seed, particles=8) for seed in range(3)]
+    monkeypatch.setattr(Crowd, "num_agreed", lambda crowd: told.append(len(crowd.slots)) or 0)
+    assert [lm.fill(template, seed=seed, particles=8).text for seed in range(3)] == [f.text for f in at_once]
+    assert len(told) == 3 * 36
+
+
+def test_what_is_given_is_read_in_parts_where_it_is_long(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "One day Tom and his dog went to the park. [MASK:5] big tree with a red door. Tom [MASK:4]."
+    whole = lm.fill(template, seed=2, particles=4)
+    monkeypatch.setattr("pmlm.generation.particles.MOST_NUMBERS", 3 * lm.tokenizer.vocab_size)
+    parts = lm.fill(template, seed=2, particles=4)
+    assert parts.text == whole.text
+    assert parts.passes > whole.passes > len(whole.order)
+
+
+def test_a_second_writing_does_without_them(lm: LM) -> None:
+    filled = lm.fill("Tom [MASK:4] cat.", seed=1)
+    plain, crowd = (lm.refine(filled, seed=1, method="gibbs", passes=1, **o) for o in ({}, {"particles": 4}))
+    assert crowd.text == plain.text
+    with pytest.raises(ConfigError, match="known beforehand"):
+        lm.refine(filled, seed=1, order="confidence", speculative=2)
+
+
 def test_its_conditionals_are_those_of_the_proposals(lm: LM) -> None:
     found = lm.fill(TEMPLATE, seed=4, particles=8)
     scored = lm.score(found.text, given=TEMPLATE, visibility="order-causal")
@@ -185,13 +249,16 @@ def test_a_crowd_in_a_corner_is_begun_anew_and_then_given_up(lm: LM, monkeypatch
         ({"particles": 4, "parallel": "count:2"}, "leave parallel out"),
         ({"particles": 4, "speculative": 2}, "leave speculative out"),
         ({"particles": 4, "temperature": 0}, "temperature above 0"),
-        ({"particles": 4, "repetition_penalty": 1.2}, "repetition_penalty"),
+        ({"particles": 4, "repetition_penalty": 1.2}, "repetition_penalty would undo: set it to 1"),
+        ({"particles": 4, "top_k": 5}, "top_k would undo: leave it out"),
+        ({"particles": 4, "top_p": 0.9}, "top_p"),
+        ({"particles": 4, "min_p": 0.1}, "min_p"),
         ({"particles": 4, "written": [(1, " is")]}, "leave written out"),
     ],
 )
 def test_what_does_not_go_with_particles_is_refused(lm: LM, options: FillOptions, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        lm.fill("Tom [MASK:4] cat.", seed=1, **options)
+        lm.stream("Tom [MASK:4] cat.", seed=1, **options)  # before anything is written
 
 
 def test_a_model_that_is_no_gpt_has_nobody_to_weigh_them(lm: LM) -> None:

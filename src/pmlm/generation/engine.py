@@ -24,13 +24,10 @@ from pmlm.errors import ConstraintError, PmlmError
 from pmlm.generation.decode import Allowed, Course, Reveal, draw_rows, present, slots_due
 from pmlm.generation.sampling import Sampling
 from pmlm.generation.speed import Speed, fill_batch
-from pmlm.generation.steppers import OrderCached, Recompute, State
+from pmlm.generation.steppers import MOST_NUMBERS, OrderCached, Recompute, State
 from pmlm.model import LanguageModel, Slots, Visibility
 from pmlm.orders import Order
 from pmlm.visibility import is_ordered
-
-_MOST_NUMBERS = 1 << 25
-"""Log-probabilities of one pass: where the model chooses among many slots of many canvases, passes are split."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,7 +96,8 @@ class Engine:
         self.pools: dict[tuple[Visibility, bool], Pool] = {}
         self.solos = Solos(model, places)
 
-    def _pool(self, job: Job) -> "Pool | Solos":
+    def pool(self, job: Job) -> "Pool | Solos":
+        """Where a canvas is filled."""
         if job.speed != Speed() or not job.row.num_tokens:
             return self.solos
         key = (job.visibility, job.order.is_policy)
@@ -108,14 +106,14 @@ class Engine:
         return self.pools[key]
 
     def has_room(self, job: Job) -> bool:
-        return self._pool(job).has_room(job)
+        return self.pool(job).has_room(job)
 
     def join(self, job: Job) -> Line:
-        return self._pool(job).join(job)
+        return self.pool(job).join(job)
 
     def leave(self, line: Line) -> None:
         """Before its end; nothing happens where it has left already."""
-        self._pool(line.job).leave(line)
+        self.pool(line.job).leave(line)
 
     @property
     def num_lines(self) -> int:
@@ -140,9 +138,11 @@ class Solos:
         return len(self.lines)
 
     def has_room(self, job: Job) -> bool:
-        """A crowd of particles takes as many places as it has particles, or all of them by itself."""
-        taken = sum(_places(line.job) for line in self.lines)
-        return not self.lines or taken + _places(job) <= self.places
+        """A crowd takes a place for each of its particles, or all there are."""
+        return sum(self._places(each) for each in (*(line.job for line in self.lines), job)) <= self.places
+
+    def _places(self, job: Job) -> int:
+        return min(job.speed.particles or 1, self.places)
 
     def join(self, job: Job) -> Line:
         assert self.has_room(job), "ask has_room first"
@@ -176,10 +176,6 @@ class Solos:
     def _event(line: Solo, reveal: Reveal) -> Event:
         line.num_done += 1
         return Event(line, reveal, None, is_last=line.num_done == line.job.row.num_tokens)
-
-
-def _places(job: Job) -> int:
-    return job.speed.particles or 1
 
 
 class Pool:
@@ -247,7 +243,7 @@ class Pool:
 
         With a cache, those that just joined go apart: their pass is as wide as their text.
         """
-        most = max(1, _MOST_NUMBERS // self.model.config.vocab_size)
+        most = max(1, MOST_NUMBERS // self.model.config.vocab_size)
         first, due, is_new = 0, list[list[int]](), False
         for line in self.lines:
             mine = line.course.due()

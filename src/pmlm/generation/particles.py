@@ -7,7 +7,8 @@ it gives its place to a copy of another one. This is a particle filter (sequenti
     p(blanks | given)  in proportion to  prod_i p(x_i | x_<i),
 
 the left-to-right distribution at the temperature asked for, among the texts that hold what is given and keep the
-constraints: exactly in the limit of many particles, and the better the more there are.
+constraints: exactly in the limit of many particles, and the better the more there are. Filters such as top-p would keep
+some of these texts from ever being proposed, so they are refused (pmlm.generation.speed).
 
 Shapes: N particles, L slots, T hidden slots, S slots of a pass, V vocabulary.
 """
@@ -22,7 +23,7 @@ from torch import Tensor
 from pmlm.batch import Batch
 from pmlm.generation.decode import Allowed, Canvases, Reveal
 from pmlm.generation.sampling import Sampling, draw_tokens
-from pmlm.generation.steppers import CausalCached, OrderCached
+from pmlm.generation.steppers import MOST_NUMBERS, CausalCached, OrderCached
 from pmlm.model import LanguageModel, Slots, Visibility
 
 
@@ -82,6 +83,7 @@ class Crowd:
         """Of the slot that is due, from what stands left of it."""
         self.fresh: Slots | None = None
         self.slots: list[int] = []
+        self.num_passes = 0
         self.logp_NT = torch.zeros(num, 0, dtype=torch.float64)
         self.sampled_NT = torch.zeros(num, 0, dtype=torch.float64)
 
@@ -90,12 +92,12 @@ class Crowd:
         num, device = len(self.weight_N), self.canvases.hidden_BL.device
         at = Slots(torch.arange(num, device=device), torch.full((num,), slot, device=device))
         logp_NV = self.ahead.logp(self.canvases.state(self.fresh), at)
+        self.num_passes += 1
         flags_NV = self.allowed.at(at)
         open_N = flags_NV.any(dim=1)
         self.weight_N[~open_N.cpu()] = -math.inf
         flags_NV = flags_NV | ~open_N[:, None]  # one that cannot go on writes anything; it counts no more
-        present_NV = self.canvases.present(range(num), self.sampling, logp_NV.shape[1])
-        token_N, sampled_N = draw_tokens(logp_NV, flags_NV, self.sampling, uniform_N.to(device), present_NV)
+        token_N, sampled_N = draw_tokens(logp_NV, flags_NV, self.sampling, uniform_N.to(device))
         self.slots.append(slot)
         self.logp_NT = _beside(self.logp_NT, logp_NV.gather(1, token_N[:, None])[:, 0])
         self.sampled_NT = _beside(self.sampled_NT, sampled_N)
@@ -107,13 +109,22 @@ class Crowd:
 
     def read(self, slot: int) -> None:
         """From left to right as far as to predict `slot`; what was given on the way weighs, beside what was written."""
-        ids_NL = self.canvases.batch.ids_BL
-        logp_NSV = self.reading.read(ids_NL, slot + 1)
-        self.next_NV = logp_NSV[:, -1]
-        given = slice(slot + 1 - logp_NSV.shape[1], slot)
-        own_NS = self._tempered(logp_NSV[:, :-1]).gather(2, ids_NL[:, given, None])[..., 0]
-        own_NS = own_NS.masked_fill(own_NS == -math.inf, 0)  # given, and never predicted: it tells no two apart
-        self.weight_N += own_NS.sum(1).double().cpu()
+        ids_NL, is_alike = self.canvases.batch.ids_BL, not self.slots
+        if is_alike:  # nothing is written yet: one row speaks for all
+            ids_NL = ids_NL[:1]
+        step = max(1, MOST_NUMBERS // (len(ids_NL) * self.reading.model.config.vocab_size))
+        for first in range(self.reading.num_read, slot + 1, step):
+            logp_NSV = self.reading.read(ids_NL, min(first + step, slot + 1))
+            self.num_passes += 1
+            given_NS = ids_NL[:, first:slot][:, : logp_NSV.shape[1]]
+            own_NS = self._tempered(logp_NSV[:, : given_NS.shape[1]]).gather(2, given_NS[..., None])[..., 0]
+            own_NS = own_NS.masked_fill(own_NS == -math.inf, 0)  # given, and never predicted: it tells no two apart
+            self.weight_N += own_NS.sum(1).double().cpu()
+        self.next_NV = logp_NSV[:, -1].clone()
+        if is_alike:
+            num = len(self.weight_N)
+            self.reading.take(torch.zeros(num, dtype=torch.long, device=ids_NL.device))
+            self.next_NV = self.next_NV.expand(num, -1)
 
     def _tempered(self, logp: Tensor) -> Tensor:
         return logp if self.sampling.temperature == 1 else (logp / self.sampling.temperature).log_softmax(-1)
@@ -156,13 +167,12 @@ class Crowd:
         return int(differs_T.long().argmax()) if bool(differs_T.any()) else len(self.slots)
 
     def reveals(self, n: int, first: int, last: int, row: int) -> list[Reveal]:
-        """What particle `n` wrote at its slots from number `first` up to `last`."""
+        """What particle `n` wrote at its slots from number `first` up to `last`, told after the passes so far."""
         ids = self.canvases.batch.ids_BL[n].tolist()
+        logp, sampled = self.logp_NT[n].tolist(), self.sampled_NT[n].tolist()
+        slots = self.slots[first:last]
         return [
-            Reveal(
-                row, self.slots[t], ids[self.slots[t]], float(self.logp_NT[n, t]), float(self.sampled_NT[n, t]), t + 1
-            )
-            for t in range(first, last)
+            Reveal(row, slot, ids[slot], logp[t], sampled[t], self.num_passes) for t, slot in enumerate(slots, first)
         ]
 
 

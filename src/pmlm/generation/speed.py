@@ -14,7 +14,7 @@ from pmlm.errors import ConfigError
 from pmlm.generation.decode import Allowed, Reveal, decode
 from pmlm.generation.parallel import Parallel
 from pmlm.generation.particles import decode_particles
-from pmlm.generation.sampling import Sampling
+from pmlm.generation.sampling import PLAIN, Sampling
 from pmlm.generation.speculative import decode_speculative
 from pmlm.generation.steppers import OrderCached, StaleCached, make_stepper
 from pmlm.model import LanguageModel, Visibility
@@ -41,7 +41,7 @@ class Speed:
         numbers = {name: getattr(self, name) for name in ("approximate_cache", "speculative", "particles")}
         for name, value in numbers.items():
             if value is not None and value < 2:
-                raise ConfigError(f"{name} must be at least 2, got {value}; leave it out to compute every token anew")
+                raise ConfigError(f"{name} must be at least 2, got {value}; leave it out to write token by token")
         if self.particles is not None and self.particles > MOST_PARTICLES:
             raise ConfigError(f"particles can be at most {MOST_PARTICLES}, got {self.particles}")
         others = [name for name in ("parallel", "speculative", "approximate_cache") if getattr(self, name) is not None]
@@ -56,7 +56,15 @@ class Speed:
         named = {name: getattr(self, name) for name in ("parallel", "approximate_cache", "particles")}
         return tuple(f"{name} {value}" for name, value in named.items() if value is not None)
 
-    def check(self, order: Order, visibility: Visibility, trained_for: Sequence[Visibility] = ()) -> None:
+    def check(
+        self,
+        order: Order,
+        visibility: Visibility,
+        trained_for: Sequence[Visibility] = (),
+        sampling: Sampling = PLAIN,
+        *,
+        has_written: bool = False,
+    ) -> None:
         """ConfigError for what does not go together, or not with a model."""
         if self.parallel is not None and visibility == "causal":
             raise ConfigError("parallel: a left-to-right model knows one position at a time")
@@ -69,16 +77,30 @@ class Speed:
             raise ConfigError(f"speculative needs order-causal or two-stream visibility, not {visibility}")
         if self.speculative is not None and order.is_policy:
             raise ConfigError(f"speculative needs an order that is known beforehand, not {order}")
-        if self.particles is None:
-            return
-        if visibility != "order-causal" or order.kind != "l2r":
+        if self.particles is not None:
+            _check_particles(order, visibility, trained_for, sampling, has_written=has_written)
+
+
+def _check_particles(
+    order: Order, visibility: Visibility, trained_for: Sequence[Visibility], sampling: Sampling, *, has_written: bool
+) -> None:
+    if visibility != "order-causal" or order.kind != "l2r":
+        raise ConfigError(
+            f"particles go from left to right with order-causal visibility, not {order} with {visibility}"
+        )
+    if "causal" not in trained_for:
+        raise ConfigError("particles are weighed by the model as a GPT: this one was not trained for causal visibility")
+    if sampling.temperature == 0:
+        raise ConfigError("particles are drawn: they need a temperature above 0")
+    neutral = {"top_k": (None,), "top_p": (None, 1), "min_p": (None, 0), "repetition_penalty": (1,)}
+    for name, values in neutral.items():
+        if getattr(sampling, name) not in values:
             raise ConfigError(
-                f"particles go from left to right with order-causal visibility, not {order} with {visibility}"
+                f"particles are weighed by how likely they are, which {name} would undo: "
+                f"{'set it to 1' if name == 'repetition_penalty' else 'leave it out'}"
             )
-        if "causal" not in trained_for:
-            raise ConfigError(
-                "particles are weighed by the model as a GPT: this one was not trained for causal visibility"
-            )
+    if has_written:
+        raise ConfigError("particles begin at the beginning: leave written out")
 
 
 def fill_batch(
@@ -94,7 +116,7 @@ def fill_batch(
 ) -> Iterator[list[Reveal]]:
     """Fill the maskable slots of each row; yields what was revealed at each turn."""
     if speed.particles is not None:
-        return _crowds(model, batch, allowed, sampling, rngs, written, visibility, speed.particles)
+        return _crowds(model, batch, allowed, sampling, rngs, visibility, speed.particles)
     if speed.speculative is not None:
         model.pack(2 * batch.num_rows, batch.num_rows)
         reader = OrderCached(model, batch, visibility, num_queries=2 * speed.speculative)
@@ -113,19 +135,10 @@ def _crowds(
     allowed: Allowed,
     sampling: Sampling,
     rngs: Sequence[torch.Generator],
-    written: Sequence[Sequence[tuple[int, int]]],
     visibility: Visibility,
     num: int,
 ) -> Iterator[list[Reveal]]:
     """One row after the other, each by particles of its own."""
-    if sampling.temperature == 0:
-        raise ConfigError("particles are drawn: they need a temperature above 0")
-    if sampling.repetition_penalty != 1:
-        raise ConfigError(
-            "particles are weighed by how likely they are, which undoes a repetition_penalty: leave it out"
-        )
-    if any(written):
-        raise ConfigError("particles begin at the beginning: leave written out")
     for row, rng in enumerate(rngs):
         canvas = batch.rows(torch.tensor([row], device=batch.ids_BL.device))
         yield from decode_particles(model, canvas, allowed.copies(row, num), sampling, rng, visibility, row)

@@ -19,6 +19,9 @@ from pmlm.likelihood import Conditionals, hidden_logp
 from pmlm.model import Cache, Inputs, LanguageModel, Slots, Visibility
 from pmlm.visibility import NEVER, is_ordered
 
+MOST_NUMBERS = 1 << 25
+"""Log-probabilities of one pass: where many slots of many canvases are asked for, passes are split."""
+
 
 @dataclass(frozen=True)
 class State:
@@ -230,22 +233,30 @@ class CausalCached:
         return self.model.step(inputs, self.place_1L, here, layers).float().log_softmax(-1)
 
     def read(self, ids_BL: Tensor, until: int) -> Tensor:
-        """[B, S, V] Log-probabilities at the slots before `until` that have not been read; all rows are equally far."""
-        level, rows = int(self.done_B[0]), len(ids_BL)
+        """[B, S, V] Log-probabilities at the slots before `until` that have not been read; all rows are equally far.
+
+        Of fewer rows than there is room for it reads the first ones; the others are to `take` after them.
+        """
+        level, rows = self.num_read, len(ids_BL)
         slot_S = torch.arange(level, until, device=ids_BL.device)
         column_K = torch.arange(1, until, device=ids_BL.device)
         visible_1SK = None if len(slot_S) == 1 else (column_K <= slot_S[:, None])[None]
         inputs = Inputs(ids_BL[:, level - 1 : until - 1], self.place_1L[:, level:until], visible_1SK)
-        layers = self.cache.layers(slice(level, until), slice(1, until))
+        layers = self.cache.layers(slice(level, until), slice(1, until), 0, rows)
         here = torch.ones(rows, len(slot_S), device=ids_BL.device).nonzero()
         logp_MV = self.model.step(inputs, self.place_1L[:, 1:until], Slots(here[:, 0], here[:, 1]), layers)
         self.done_B += until - level
         self.level = until
         return logp_MV.float().log_softmax(-1).unflatten(0, (rows, len(slot_S)))
 
+    @property
+    def num_read(self) -> int:
+        """The first slot that has not been asked for, where all rows are equally far."""
+        return int(self.done_B[0])
+
     def take(self, rows: Tensor) -> None:
         """Each row goes on as a copy of another one."""
-        self.cache.take(rows, slice(0, int(self.done_B.max())))
+        self.cache.take(rows, slice(0, self.num_read))
 
     def _in_step(self, state: State, at: Slots, level: int) -> Tensor:
         """All rows have come equally far."""

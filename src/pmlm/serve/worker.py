@@ -15,7 +15,7 @@ from typing import Any
 from pmlm.errors import ConstraintError, PmlmError, RunError
 from pmlm.generation.canvas import Canvas
 from pmlm.generation.decode import Reveal
-from pmlm.generation.engine import Cornered, Engine, Event, Job, Line
+from pmlm.generation.engine import Cornered, Engine, Event, Job, Line, Pool, Solos
 from pmlm.model import LanguageModel
 from pmlm.serve.metrics import Metrics
 from pmlm.writer import CORNERED, MOST_ATTEMPTS
@@ -193,11 +193,17 @@ class Worker:
         self._tasks.remove(task)
 
     def _admit(self) -> None:
-        """First come, first served, as far as there is room for a text's kind."""
+        """First come, first served, as far as there is room for a text's kind: nobody overtakes one that waits."""
+        full: set[Pool | Solos] = set()
         for task in self._tasks:
             engine = self._engine(task)
-            while task.waiting and engine.has_room(task.waiting[0][1]):
-                number, job = task.waiting.popleft()
+            while task.waiting:
+                number, job = task.waiting[0]
+                pool = engine.pool(job)
+                if pool in full or not pool.has_room(job):
+                    full.add(pool)
+                    break
+                task.waiting.popleft()
                 task.lines[engine.join(job)] = number
 
     def _turn(self) -> None:
