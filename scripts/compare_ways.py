@@ -1,6 +1,6 @@
 """Ways of filling the same blanks of the same held-out stories: before a judge, and on a sheet for a blind reader.
 
-    python scripts/compare_ways.py --text tinystories_heldout.txt.xz [--out results/ways] [--texts 24] [--read 8]
+    python scripts/compare_ways.py --text tinystories_heldout.txt.xz [--out results/ways] [--texts 16] [--read 8]
     python scripts/compare_ways.py --table [--out results/ways]
 
 The stories and blanks are the same for every way, so ways are compared story by story. The sheet has the first stories
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from pmlm.bench.card import flat
 from pmlm.bench.judge import appraise, load_judge
 from pmlm.bench.material import Passage, draw_passages, sentences, write_texts
 from pmlm.bench.reading import KINDS, hide_as, read_key, read_ratings, shuffled_sheet
@@ -32,9 +33,7 @@ from pmlm.runtime import generator
 WAYS: dict[str, tuple[FillOptions, int]] = {
     **{
         f"{order} {temperature:g}": (FillOptions(order=order, temperature=temperature, top_p=1.0), 1)
-        for order, temperature in [
-            ("l2r", 1.0), ("l2r", 0.7), ("l2r", 0.5), ("margin", 0.7), ("margin", 0.5), ("confidence", 0.5)
-        ]
+        for order, temperature in [("l2r", 0.7), ("l2r", 0.5), ("margin", 0.5)]
     },
     **{
         f"l2r {temperature:g}, likeliest of 8": (FillOptions(order="l2r", temperature=temperature, top_p=1.0), 8)
@@ -42,7 +41,7 @@ WAYS: dict[str, tuple[FillOptions, int]] = {
     },
     **{
         f"l2r {temperature:g}, {num} particles": (FillOptions(temperature=temperature, top_p=1.0, particles=num), 1)
-        for temperature, num in [(1.0, 64), (0.7, 8), (0.7, 16), (0.7, 64), (0.5, 64)]
+        for temperature, num in [(0.7, 16), (0.7, 64), (0.5, 64)]
     },
 }  # fmt: skip
 READ = ("l2r 0.7", "l2r 0.7, likeliest of 8", "margin 0.5", "l2r 0.7, 64 particles")
@@ -87,14 +86,14 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 def write_sheet(lm: LM, passages: list[Passage], options: argparse.Namespace, notes: Notes, command: str) -> None:
     """Each story in every way, so that ways are compared on the same ones, and as many real texts of other stories."""
     entries: list[dict[str, Any]] = []
-    passages, others = passages[: options.read], passages[options.read : 2 * options.read]
+    others = passages[options.read : 2 * options.read]
     for kind in KINDS:
         for way in READ:
             texts = written(lm, passages, kind, way, notes, options.seed)
             entries += [
                 {"source": "model", "kind": f"{kind}, {way}", "blanks": kind, "way": way, "document": passage.document,
                  "text": " ".join((text or "(no text was found)").split())}
-                for passage, text in zip(passages, texts, strict=True)
+                for passage, text in zip(passages[: options.read], texts, strict=False)
             ]  # fmt: skip
     entries += [
         {"source": "real", "kind": "real", "document": passage.document, "text": " ".join(passage.text.split())}
@@ -111,7 +110,7 @@ def tables(folder: Path) -> str:
     result = document["result"]
     head = ["blanks", "way", "judge, bits per byte", f"to {BASE}", "distinct 3-grams", "repeated 4-grams", "self-BLEU"]
     rows = [
-        [kind, way, f"{row['judge']['bits_per_byte']:.3f}", apart(bits_of_each(row), bits_of_each(ways[BASE])),
+        [kind, way, f"{row['judge']['bits_per_byte']:.3f}", "" if way == BASE else apart(bits_of_each(row), bits_of_each(ways[BASE])),
          *statistics(row)]
         for kind, ways in result["filled"].items()
         for way, row in ways.items()
@@ -124,6 +123,7 @@ def tables(folder: Path) -> str:
             page += (
                 f"\n## Before blind reader {number}\n\n{READING.format(sheet=sheet.name)}\n\n{reader_table(sheet)}\n"
             )
+    page += f"\n## The first story, unpicked\n\n{first_story(result)}\n"
     return f"{page}\n{origin(document, 'python scripts/compare_ways.py --table')}"
 
 
@@ -131,6 +131,13 @@ ABOUT = f"""The same blanks of the same held-out stories in every way (kinds of 
 difference to `{BASE}` is the mean over stories with its standard error. The judge is SmolLM2-135M."""
 READING = f"""`{{sheet}}`: texts unpicked and shuffled, real ones of other stories; differences to `{BASE}` on the same stories and
 blanks, with standard errors over stories (over all kinds too, where each story stands in every kind)."""
+
+
+def first_story(result: dict[str, Any]) -> str:
+    lines = [f"real: {flat(result['real']['texts'][0])}\n"]
+    for kind, ways in result["filled"].items():
+        lines += [f"{kind}:\n", *(f"- {way}: {flat(ways[way]['texts'][0])}" for way in READ), ""]
+    return "\n".join(lines).rstrip()
 
 
 def bits_of_each(row: dict[str, Any]) -> list[float]:
@@ -144,7 +151,7 @@ def statistics(row: dict[str, Any]) -> list[str]:
 def apart(one: list[float], other: list[float], stories: list[int] | None = None) -> str:
     """The mean difference, with its standard error over stories."""
     mean, error = difference(stories or list(range(len(one))), [1] * len(one), one, other)
-    return "" if one == other else f"{mean:+.3f} ± {error or 0:.3f}"
+    return f"{mean:+.3f} ± {error or 0:.3f}"
 
 
 def reader_table(sheet: Path) -> str:
@@ -159,7 +166,7 @@ def reader_table(sheet: Path) -> str:
             for name in ("whole", "sense"):
                 values = [float(getattr(rating, name)) for rating in own.values()]
                 base = [float(getattr(of[BASE, *place], name)) for place in own]
-                rows[-1] += [f"{sum(values) / len(values):.2f}", apart(values, base, stories)]
+                rows[-1] += [f"{sum(values) / len(values):.2f}", "" if way == BASE else apart(values, base, stories)]
             rows[-1].append(f"{sum(rating.is_program for rating in own.values()) / len(own):.0%}")
     real = [ratings[e["number"]] for e in key if e["source"] == "real"]
     whole, sense, taken = (
@@ -184,11 +191,10 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="held-out text, plain or .xz")
     parser.add_argument("--model", type=Path, help="checkpoint folder; without it the model inside the package")
     parser.add_argument("--out", type=Path, default=Path("results/ways"))
-    parser.add_argument("--texts", type=int, default=24)
+    parser.add_argument("--texts", type=int, default=16)
     parser.add_argument("--read", type=int, default=8, help="stories on the sheet, of each way, and real ones")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--sheet-only", action="store_true", help="write the sheet's texts, judge nothing yet")
     parser.add_argument("--table", action="store_true", help="make figures.md of what is there")
     options = parser.parse_args()
     if options.text is not None:
@@ -198,18 +204,17 @@ def main() -> None:
         passages = draw(documents, lm, options.texts, options.seed)
         command = shlex.join(["python", *sys.argv])
         options.out.mkdir(parents=True, exist_ok=True)
-        if not (options.out / "reading.md").exists():
-            write_sheet(lm, passages, options, Notes(None, {}), command)
-        if not options.sheet_only:
-            out = options.out / "figures.json"
-            run_study(
-                "ways", out, lm, options.text, settings(options), command, lambda n: study(lm, passages, options, n)
-            )
+
+        def work(notes: Notes) -> dict[str, Any]:
+            if not (options.out / "reading.md").exists():  # which somebody may have filled in
+                write_sheet(lm, passages, options, notes, command)
+            return study(lm, passages, options, notes)
+
+        run_study("ways", options.out / "figures.json", lm, options.text, settings(options), command, work)
     elif not options.table:
         parser.error("--text or --table")
-    if not options.sheet_only:
-        write_text(options.out / "figures.md", tables(options.out))
-        print(options.out / "figures.md")
+    write_text(options.out / "figures.md", tables(options.out))
+    print(options.out / "figures.md")
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def _samples(result: Mapping[str, Any]) -> str:
         if is_one and len(template) <= LONGEST_SAMPLE:
             parts.append(f"{_code(template)}\n")
         for sample in each:
-            parts.append(f"{sample['seed']}. {_flat(sample['text'])}")
+            parts.append(f"{sample['seed']}. {flat(sample['text'])}")
             if not is_one:
                 parts.append(f"   - of {_code(sample['template'])}")
         parts.append("")
@@ -139,9 +139,9 @@ def _code(template: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return f"> {_flat(text)}"
+    return f"> {flat(text)}"
 
 
-def _flat(text: str) -> str:
+def flat(text: str) -> str:
     """On one line, with what Markdown would take for its own set apart."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>" else c for c in " ".join(text.split()))
