@@ -185,11 +185,12 @@ def test_the_card_is_made_from_the_document(story_document: dict, model: LM, gpt
     trained_on = LM(model.model, model.tokenizer, model.about | {"tokens_before": 1_000_000}, None)
     measured = json.loads(json.dumps(story_document))
     measured["provenance"]["model"]["tokens_before"] = 1_000_000
-    measured["gpt"] = model_identity(gpt)
+    measured["gpt"] = model_identity(gpt) | {"tokens_seen": 500, "tokens_before": 1000}
     card = model_card(trained_on, measured, "")
     assert "tokens of training in all: 3,463,966; the lines below are of the last leg" in card
     assert f"The GPT beside it: {gpt.about['name']}, {gpt.model.num_parameters():,} parameters" in card
     assert f"{model.model.num_parameters():,} parameters" in card
+    assert "The model has seen 3,463,966 tokens, the GPT 1,500." in card
     with pytest.raises(DataError, match="another model"):
         model_card(gpt, story_document, "")
     with pytest.raises(DataError, match="not from 'orders'"):

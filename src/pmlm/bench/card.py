@@ -8,6 +8,7 @@ from pmlm.bench.study import TRAINING
 from pmlm.bench.tables import origin, paired, pairs_of, story_tables
 from pmlm.errors import DataError
 from pmlm.lm import LM
+from pmlm.training.adapt import tokens_of
 
 LONGEST_SAMPLE = 2000
 
@@ -50,8 +51,7 @@ def _settings(shape: Mapping[str, Any], lm: LM) -> str:
         f"- texts are drawn at {lm.sampling}, unless told otherwise",
     ]
     if "tokens_before" in about:
-        total = about["tokens_before"] + about["tokens_seen"]
-        lines.append(f"- tokens of training in all: {total:,}; the lines below are of the last leg")
+        lines.append(f"- tokens of training in all: {tokens_of(about):,}; the lines below are of the last leg")
     lines += [f"- {key.replace('_', ' ')}: {_shown(value)}" for key, value in about.items() if key != "name"]
     return "\n".join(lines) + "\n"
 
@@ -105,8 +105,8 @@ def _beside(gpt: Mapping[str, Any] | None) -> str:
     """What is known of the GPT that stands beside it."""
     if gpt is None:
         return ""
-    tokens = gpt.get("tokens_seen", 0) + gpt.get("tokens_before", 0)
-    return f"\nThe GPT beside it: {gpt['name']}, {gpt['parameters']:,} parameters, {tokens:,} tokens of training.\n"
+    of = f"{gpt['parameters']:,} parameters, {tokens_of(gpt):,} tokens of training"
+    return f"\nThe GPT beside it: {gpt['name']}, {of}.\n"
 
 
 def _written_how(settings: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from pmlm.errors import DataError
 from pmlm.evaluation import difference, ratio_stderr
 from pmlm.keeping import markdown_table
+from pmlm.training.adapt import tokens_of
 
 STATISTICS = {
     "distinct_1": "distinct-1", "distinct_2": "distinct-2", "distinct_3": "distinct-3",
@@ -31,6 +32,8 @@ def origin(document: Mapping[str, Any], by: str = "pmlm bench report") -> str:
     commit, weights = ((value or "unknown")[:12] for value in (p["commit"], model["weights_sha256"]))
     added = document.get("added")
     later = "" if added is None else f" What stands beside the model was added by `{added['command']}`."
+    if (gpt := document.get("gpt")) is not None and "tokens_seen" in gpt:
+        later += f" The model has seen {tokens_of(model):,} tokens, the GPT {tokens_of(gpt):,}."
     return (
         f"Made from JSON by `{by}`; measured by `{p['command']}` on commit {commit}, model "
         f"{model['name']} (weights {weights}), text `{text['file']}` (sha256 {text['sha256'][:12]}), {p['machine']}."

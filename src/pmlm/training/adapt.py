@@ -27,9 +27,14 @@ def adapted_settings(settings: TrainSettings, config: ModelConfig, *, both: bool
     return replace(settings, model=model, objective=BOTH if both else settings.objective)
 
 
+def tokens_of(about: Mapping[str, Any]) -> int:
+    """Tokens that a model was trained on in all: in its last run, and before in those that it went on from."""
+    return int(about.get("tokens_seen", 0) + about.get("tokens_before", 0))
+
+
 def origin_of(about: Mapping[str, Any]) -> dict[str, Any]:
     """What the model that comes of it says of where it began."""
-    seen = about.get("tokens_seen", 0) + about.get("tokens_before", 0)
+    seen = tokens_of(about)
     return {"started_from": about.get("name", "another model")} | ({"tokens_before": seen} if seen else {})
 
 
