@@ -1,12 +1,15 @@
 """The model inside the package: small enough to carry, there without being named, able to write."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pmlm import load
+from pmlm.config import to_dict
 from pmlm.errors import CheckpointError
 from pmlm.lm import LM, packaged_model_folder
+from pmlm.training.settings import load_settings
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +54,10 @@ def test_a_folder_of_ones_own_can_be_the_default(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PMLM_MODEL", str(tmp_path / "nothing"))
     with pytest.raises(CheckpointError, match="nothing"):
         load()
+
+
+@pytest.mark.parametrize(("leg", "settings"), [("leg.toml", "fifth"), ("gpt/leg.toml", "gpt/second")])
+def test_the_file_for_a_further_leg_is_what_the_last_one_was_trained_by(leg: str, settings: str) -> None:
+    results = Path(__file__).parent.parent / "results" / "stories"
+    kept = json.loads((results / settings / "settings.json").read_text(encoding="utf-8"))["settings"]
+    assert to_dict(load_settings(str(results / leg), [])) == kept
