@@ -10,14 +10,13 @@ each core, each with an --out and a --seed of its own, draws most.
 """
 
 import argparse
-import contextlib
 import itertools
 import random
 import re
 import struct
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +24,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pmlm.bench.material import sentences
+from pmlm.bench.material import sentence_ends, sentences
 from pmlm.cli.common import progress_bar
 from pmlm.corpus.documents import read_documents
 from pmlm.errors import DataError, PmlmError
+from pmlm.model.positions import Rotary
 from pmlm.runtime import generator, stream_seed
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
@@ -115,33 +115,29 @@ class Network:
         if min(width, hidden, layers, heads, kv_heads, shape.pieces, context) < 1 or width % heads or heads % kv_heads:
             raise DataError("no model in llama2.c's format (its first 28 bytes make no sense)")
         floats = _Floats(raw)
-        kv = kv_heads * shape.head_width
-        self.embedding_VW, self.attention_norm = floats.take(shape.pieces, width), floats.take(layers, width)
-        q, k, v = floats.take(layers, width, width), floats.take(layers, kv, width), floats.take(layers, kv, width)
-        self.qkv, self.out, self.feed_norm = (
-            torch.cat([q, k, v], 1),
-            floats.take(layers, width, width),
-            floats.take(layers, width),
-        )
-        gate, self.down, up = (
-            floats.take(layers, hidden, width),
-            floats.take(layers, width, hidden),
-            floats.take(layers, hidden, width),
-        )
-        self.gate_up, self.norm = torch.cat([gate, up], 1), floats.take(width)
-        floats.take(shape.context, shape.head_width)  # rotations, which are computed here
-        self.head_KW = self.embedding_VW if pieces > 0 else floats.take(shape.pieces, width)
+        take, kv_width = floats.take, kv_heads * shape.head_width
+        self.embedding_VW = take(shape.pieces, width)
+        self.attention_norm = take(layers, width)
+        query, key = (_in_halves(take(layers, size, width), shape.head_width) for size in (width, kv_width))
+        self.query_key_value = torch.cat([query, key, take(layers, kv_width, width)], 1)
+        self.out = take(layers, width, width)
+        self.feed_norm = take(layers, width)
+        gate = take(layers, hidden, width)
+        self.down = take(layers, width, hidden)
+        self.gate_up = torch.cat([gate, take(layers, hidden, width)], 1)
+        self.norm = take(width)
+        take(shape.context, shape.head_width)  # rotations, which are computed here
+        self.head_KW = self.embedding_VW if pieces > 0 else take(shape.pieces, width)
         self.num_bytes = floats.at
         self.kept_K = torch.arange(shape.pieces)
-        rates = 10000.0 ** (-torch.arange(0, shape.head_width, 2) / shape.head_width)
-        self._turn_TD = torch.outer(torch.arange(shape.context), rates)
-        self._keys = torch.zeros(layers, rows, shape.kv_heads, shape.context, shape.head_width)
+        self.rows, self._slots = torch.arange(rows), torch.arange(context)
+        self._rotary = Rotary(shape.head_width)
+        self._keys = torch.zeros(layers, rows, kv_heads, context, shape.head_width)
         self._values = torch.zeros_like(self._keys)
-        self.rows, self._slots = torch.arange(rows), torch.arange(shape.context)
 
-    def keep(self, ids: Sequence[int]) -> None:
+    def keep(self, ids: Collection[int]) -> None:
         """Predict these pieces alone."""
-        self.kept_K = torch.tensor(sorted(set(ids)))
+        self.kept_K = torch.tensor(sorted(ids))
         self.head_KW = self.head_KW[self.kept_K]
 
     @torch.inference_mode()
@@ -149,21 +145,19 @@ class Network:
         """Scores of the piece after `ids_R` at `places_R`, over the pieces that are kept."""
         end = int(places_R.max()) + 1
         seen_R11T = (self._slots[:end] <= places_R[:, None])[:, None, None]
-        turn_R1D = self._turn_TD[places_R, None]
-        cos, sin = turn_R1D.cos(), turn_R1D.sin()
+        angles = self._rotary.angles(places_R[:, None])
         shape, x_RW = self.shape, self.embedding_VW[ids_R]
         parts = (shape.heads, shape.kv_heads, shape.kv_heads)
         for layer in range(shape.layers):
             normed = F.rms_norm(x_RW, (shape.width,), self.attention_norm[layer], 1e-5)
-            heads = F.linear(normed, self.qkv[layer]).unflatten(-1, (-1, shape.head_width))
-            q, k, v = heads.split(parts, 1)
-            self._keys[layer, self.rows, :, places_R] = _turned(k, cos, sin)
-            self._values[layer, self.rows, :, places_R] = v
-            keys, values = self._keys[layer, :, :, :end], self._values[layer, :, :, :end]
+            heads_RHE = F.linear(normed, self.query_key_value[layer]).unflatten(-1, (-1, shape.head_width))
+            query, key, value = heads_RHE[:, :, None].split(parts, 1)
+            self._keys[layer, self.rows, :, places_R] = Rotary.rotate(key, *angles)[:, :, 0]
+            self._values[layer, self.rows, :, places_R] = value[:, :, 0]
             read = F.scaled_dot_product_attention(
-                _turned(q, cos, sin)[:, :, None],
-                keys,
-                values,
+                Rotary.rotate(query, *angles),
+                self._keys[layer, :, :, :end],
+                self._values[layer, :, :, :end],
                 attn_mask=seen_R11T,
                 enable_gqa=shape.heads > shape.kv_heads,
             )
@@ -188,10 +182,9 @@ class _Floats:
         return torch.frombuffer(bytearray(self._raw[start : self.at]), dtype=torch.float32).view(shape)
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Pairs of neighbouring features, turned by the angle of their place."""
-    a, b = x[..., 0::2], x[..., 1::2]
-    return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+def _in_halves(weights_LOW: Tensor, head_width: int) -> Tensor:
+    """The file rotates neighbouring features of a head, `Rotary` those of its halves: the even ones come first."""
+    return weights_LOW.unflatten(1, (-1, head_width // 2, 2)).transpose(2, 3).flatten(1, 3)
 
 
 def drawn_pieces(scores_RK: Tensor, temperature: float, rng: torch.Generator) -> Tensor:
@@ -205,7 +198,10 @@ def drawn_pieces(scores_RK: Tensor, temperature: float, rng: torch.Generator) ->
 def draw(
     network: Network, pieces: Pieces, beginnings: Iterator[list[int]], temperature: float, rng: torch.Generator
 ) -> Iterator[str]:
-    """Texts without end, as they get finished: where one ends its row begins the next."""
+    """Texts without end, as they get finished: where one ends its row begins the next.
+
+    A text that fills the model's context ends with its last whole sentence.
+    """
     rows = network.rows
     ids_R, places_R = torch.full_like(rows, BOS), torch.zeros_like(rows)
     written: list[list[int]] = [[] for _ in rows]
@@ -222,20 +218,20 @@ def draw(
                 ids_R[row] = piece
                 continue
             text = pieces.decode(written[row])
-            yield text if is_end else text[: len(text) - len(re.split(r'[.!?]"?(?=\s|$)', text)[-1])]
+            yield text if is_end else text[: max(sentence_ends(text), default=0)]
             written[row], given[row] = [], next(beginnings)
             ids_R[row], places_R[row] = BOS, 0
 
 
 def flaw(text: str) -> str | None:
     """What is plainly wrong with a story."""
-    said = [sentence for sentence in sentences(text) if len(sentence.split()) >= 4]
     if len(text) < 100:
         return "short"
-    if not re.search(r'[.!?]"?$', text):
+    if len(text) not in sentence_ends(text):
         return "no end"
     if text.count('"') % 2:
         return "quotation marks"
+    said = [sentence for sentence in sentences(text) if len(sentence.split()) >= 4]
     return "a sentence twice" if len(set(said)) < len(said) else None
 
 
@@ -259,16 +255,13 @@ def beginnings(sayings: Sequence[str], share: float, pieces: Pieces, seed: int) 
 
 def work(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
-    try:
-        raw = options.model.read_bytes()
-        network = Network(raw, options.rows)
-        packed = raw[network.num_bytes :] if options.tokenizer is None else options.tokenizer.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
+    raw = options.model.read_bytes()
+    network = Network(raw, options.rows)
+    packed = raw[network.num_bytes :] if options.tokenizer is None else options.tokenizer.read_bytes()
     pieces = Pieces(packed, network.shape.pieces)
     documents = [text for path in options.first for text in read_documents(path, "auto")]
     if documents:
-        network.keep(sorted(pieces_of(documents, pieces)))
+        network.keep(pieces_of(documents, pieces))
     there = options.out.stat().st_size if options.out.exists() else 0
     stream = ("stories", options.seed, there)  # other stories than those that are there
     starts = beginnings(first_sentences(documents), options.first_share, pieces, stream_seed(*stream, "first"))
@@ -310,15 +303,17 @@ def main() -> None:
     options = parser.parse_args()
     if options.rows < 1 or options.threads < 1 or options.temperature <= 0:
         parser.error("--rows, --threads and --temperature must be positive")
-    with contextlib.suppress(KeyboardInterrupt):
-        try:
-            work(options)
-            return
-        except PmlmError as error:
-            print(f"error: {error}", file=sys.stderr)
-            sys.exit(error.exit_code)
-    print(f"stopped; {options.out} keeps its stories", file=sys.stderr)
-    sys.exit(1)
+    try:
+        work(options)
+    except PmlmError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print(f"stopped; {options.out} keeps its stories", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

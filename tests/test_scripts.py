@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -51,14 +52,14 @@ def test_the_page_of_the_ways_is_made_of_its_results() -> None:
 
 
 stories = script("draw_stories")
-SPOKEN = ["on", "ce", "once", " once", "on a"]
+SPOKEN = ["on", "nc", "ce", "once", " once", "on a"]
 PIECES = [b"<unk>", b"\n<s>\n", b"\n</s>\n", *(f"<0x{byte:02X}>".encode() for byte in range(256)), b" "]
 PIECES += [bytes([byte]) for byte in b"abcdefghijklmnopqrstuvwxyz."] + [piece.encode() for piece in SPOKEN]
 
 
-def model_file(kv_heads: int = 2, *, has_own_head: bool = False) -> tuple[bytes, dict[str, torch.Tensor]]:
+def model_file(kv_heads: int = 4, *, has_own_head: bool = False) -> tuple[bytes, dict[str, torch.Tensor]]:
     """A tiny model in llama2.c's format with its pieces, and its tensors by name."""
-    width, hidden, layers, heads, context, count = 8, 12, 2, 2, 12, len(PIECES)
+    width, hidden, layers, heads, context, count = 16, 12, 2, 4, 12, len(PIECES)
     kv = width // heads * kv_heads
     shapes = {
         "embedding": (count, width), "attention_norm": (layers, width), "q": (layers, width, width),
@@ -70,7 +71,7 @@ def model_file(kv_heads: int = 2, *, has_own_head: bool = False) -> tuple[bytes,
     tensors = {name: torch.randn(shape, generator=rng) / 2 for name, shape in shapes.items()}
     sizes = (width, hidden, layers, heads, kv_heads, -count if has_own_head else count, context)
     raw = struct.pack("<7i", *sizes) + b"".join(tensor.numpy().tobytes() for tensor in tensors.values())
-    packed = b"".join(struct.pack("<fi", float(len(piece)), len(piece)) + piece for piece in PIECES)
+    packed = b"".join(struct.pack("<fi", 0.0 if piece == b"nc" else len(piece), len(piece)) + piece for piece in PIECES)
     return raw + struct.pack("<i", 9) + packed, tensors
 
 
@@ -89,7 +90,7 @@ def read_whole(tensors: dict[str, torch.Tensor], ids: list[int], kv_heads: int) 
     for layer in range(2):
         y = normed(x, tensors["attention_norm"][layer])
         q, k, v = ((y @ tensors[name][layer].T).unflatten(-1, (-1, 4)).transpose(0, 1) for name in "qkv")
-        k, v = (part.repeat_interleave(2 // kv_heads, 0) for part in (k, v))
+        k, v = (part.repeat_interleave(4 // kv_heads, 0) for part in (k, v))
         scores = turned(q) @ turned(k).mT / 2
         ahead = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)
         read = scores.masked_fill(ahead, -torch.inf).softmax(-1) @ v
@@ -100,7 +101,7 @@ def read_whole(tensors: dict[str, torch.Tensor], ids: list[int], kv_heads: int) 
     return normed(x, tensors["norm"]) @ tensors.get("head", tensors["embedding"]).T
 
 
-@pytest.mark.parametrize(("kv_heads", "has_own_head"), [(2, False), (1, True)])
+@pytest.mark.parametrize(("kv_heads", "has_own_head"), [(4, False), (2, True)])
 def test_a_drawn_text_is_read_piece_by_piece_as_it_would_be_at_once(kv_heads: int, has_own_head: bool) -> None:
     raw, tensors = model_file(kv_heads, has_own_head=has_own_head)
     network = stories.Network(raw, rows=3)
@@ -153,6 +154,12 @@ def test_what_is_plainly_wrong_with_a_story_is_seen(end: str, expected: str | No
     assert stories.flaw(end) == "short"
 
 
+def refused(call: Callable[..., None], *arguments: object) -> object:
+    with pytest.raises(SystemExit) as exit_:
+        call(*arguments)
+    return exit_.value.code
+
+
 def test_stories_are_drawn_until_the_file_is_large_enough_and_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,7 +167,7 @@ def test_stories_are_drawn_until_the_file_is_large_enough_and_go_on(
     first = tmp_path / "first.txt"
     first.write_text("once a b.\n\nonce on a.\n")
     out = tmp_path / "out.txt"
-    monkeypatch.setattr(stories, "flaw", lambda text: None if len(text) > 3 else "short")
+    monkeypatch.setattr(stories, "flaw", lambda text: None if text != "once a b." else "short")
 
     def draw(megabytes: float, *more: str) -> None:
         arguments = [str(tmp_path / "model"), "--first", str(first), "--out", str(out), "--rows", "4"]
@@ -170,16 +177,18 @@ def test_stories_are_drawn_until_the_file_is_large_enough_and_go_on(
     draw(0.0005, "--first-share", "1")
     before = out.read_text()
     assert 500 <= out.stat().st_size < 700
-    assert set(re.findall(r"(?:\A|\n\n)(\w+ \w+)", before)) == {"once a", "once on"}  # which a story begins with
-    draw(0.001)
+    begun = [re.fullmatch(r"(once a b|once on a)\.[ once\n]*", story) for story in before.rstrip().split("\n\n")]
+    assert {match and match[1] for match in begun} == {"once a b", "once on a"}  # "once" alone occurs twice
+    assert any(story.count("once") > 1 for story in before.split("\n\n"))
+    draw(0.001, "--first-share", "1")
     after = out.read_text()
     assert after.startswith(before)
     assert 1000 <= out.stat().st_size < 1200
     assert after[len(before) :][:100] not in before
     assert "short" in capsys.readouterr().out
+    assert refused(draw, 0.002, "--out", str(tmp_path / "nowhere" / "out.txt")) == 1
+    assert "No such file or directory" in capsys.readouterr().err
     (tmp_path / "model").write_bytes(model_file()[0][:3000])
-    with pytest.raises(SystemExit) as exit_:
-        draw(0.002)
-    assert exit_.value.code == 2
+    assert refused(draw, 0.002) == 2
     assert "weights end too early" in capsys.readouterr().err
     assert out.read_text() == after

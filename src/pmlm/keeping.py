@@ -5,7 +5,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,11 @@ def made(seconds: float | None = None) -> dict[str, Any]:
     """By which source, on which machine and in which time a result was made."""
     took = {} if seconds is None else {"seconds": round(seconds, 1)}
     return {"pmlm": pmlm.__version__, "commit": git_commit(), **took, "machine": machine()}
+
+
+def tokens_of(about: Mapping[str, Any]) -> int:
+    """Tokens that a model was trained on in all: in its last run, and before in those that it went on from."""
+    return int(about.get("tokens_seen", 0) + about.get("tokens_before", 0))
 
 
 def machine() -> str:

@@ -88,7 +88,7 @@ def test_the_command_of_the_docs_runs_on_two_ranks(corpus: Corpus, tmp_path: Pat
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="threads are starved as Linux does it")
 def test_a_rank_ends_well_where_a_thread_of_the_transport_is_kept_waiting(corpus: Corpus, tmp_path: Path) -> None:
     for k in range(3):
-        launch(3, corpus, tmp_path / str(k), starve=True, num_steps=1)
+        assert len(launch(3, corpus, tmp_path / str(k), starve=True, num_steps=1)["losses"]) == 1
 
 
 def test_a_rank_that_dies_ends_the_job_and_leaves_a_usable_checkpoint(corpus: Corpus, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pmlm.bench.reading import rating_table
 from pmlm.bench.study import TRAINING
 from pmlm.bench.tables import origin, paired, pairs_of, story_tables
 from pmlm.errors import DataError
+from pmlm.keeping import tokens_of
 from pmlm.lm import LM
-from pmlm.training.adapt import tokens_of
 
 LONGEST_SAMPLE = 2000
 
@@ -105,8 +105,8 @@ def _beside(gpt: Mapping[str, Any] | None) -> str:
     """What is known of the GPT that stands beside it."""
     if gpt is None:
         return ""
-    of = f"{gpt['parameters']:,} parameters, {tokens_of(gpt):,} tokens of training"
-    return f"\nThe GPT beside it: {gpt['name']}, {of}.\n"
+    tokens = tokens_of(gpt)
+    return f"\nThe GPT beside it: {gpt['name']}, {gpt['parameters']:,} parameters, {tokens:,} tokens of training.\n"
 
 
 def _written_how(settings: Mapping[str, Any]) -> str:

@@ -51,9 +51,14 @@ class Passage:
         return sum(unit.num_tokens for unit in self.units)
 
 
+def sentence_ends(text: str) -> list[int]:
+    """After the marks that end a sentence."""
+    return [match.end() for match in _SENTENCE_END.finditer(text)]
+
+
 def sentences(text: str) -> list[str]:
     """Cut after marks that end a sentence; what follows the last one is left out."""
-    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    ends = sentence_ends(text)
     return [text[a:b].strip() for a, b in zip([0, *ends], ends, strict=False)]
 
 
@@ -122,8 +127,7 @@ def draw_passages(
 def _beginning(text: str, tokenizer: Tokenizer, room: int) -> str:
     """As many whole sentences as fit; nothing where that is too short."""
     starts = [piece.start for piece in tokenizer.pieces(text)]
-    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
-    for end in reversed(ends):
+    for end in reversed(sentence_ends(text)):
         size = bisect.bisect_left(starts, end)
         if size <= room:
             return text[:end] if size >= SHORTEST else ""
@@ -176,7 +180,7 @@ def hide_rest(passage: Passage) -> Template:
 
 
 def _hide_after_first(passage: Passage, *, keep_last: bool) -> Template:
-    ends = [match.end() for match in _SENTENCE_END.finditer(passage.text)]
+    ends = sentence_ends(passage.text)
     if len(ends) < 3:
         raise DataError("a passage of three sentences or more is needed")
     stop = ends[-2] if keep_last else len(passage.text)

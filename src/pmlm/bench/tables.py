@@ -5,8 +5,7 @@ from typing import Any
 
 from pmlm.errors import DataError
 from pmlm.evaluation import difference, ratio_stderr
-from pmlm.keeping import markdown_table
-from pmlm.training.adapt import tokens_of
+from pmlm.keeping import markdown_table, tokens_of
 
 STATISTICS = {
     "distinct_1": "distinct-1", "distinct_2": "distinct-2", "distinct_3": "distinct-3",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pmlm.errors import ConfigError
+from pmlm.keeping import tokens_of
 from pmlm.lm import LM
 from pmlm.model import LanguageModel, ModelConfig, ModelShape
 from pmlm.objectives import APLM, U_PMLM, Member, Mixture
@@ -25,11 +26,6 @@ def adapted_settings(settings: TrainSettings, config: ModelConfig, *, both: bool
     shape = {f.name: getattr(config, f.name) for f in fields(ModelShape)}
     model = ModelShape(**(shape | {"dropout": settings.model.dropout}))
     return replace(settings, model=model, objective=BOTH if both else settings.objective)
-
-
-def tokens_of(about: Mapping[str, Any]) -> int:
-    """Tokens that a model was trained on in all: in its last run, and before in those that it went on from."""
-    return int(about.get("tokens_seen", 0) + about.get("tokens_before", 0))
 
 
 def origin_of(about: Mapping[str, Any]) -> dict[str, Any]:
